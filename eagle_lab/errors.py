@@ -26,3 +26,10 @@ def choose(value: str, allowed: Iterable[str], what: str) -> str:
     nearest = difflib.get_close_matches(str(value), names, n=1, cutoff=0.4)
     hint = f" Did you mean '{nearest[0]}'?" if nearest else ""
     raise UserError(f"unknown {what} '{value}'; allowed: {', '.join(names)}.{hint}")
+
+
+class Infeasible(UserError):
+    """A setting that cannot be, such as a tree with fewer candidates than nodes to keep.
+
+    A sweep reports it as a row of its own instead of stopping.
+    """

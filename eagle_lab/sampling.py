@@ -1,0 +1,140 @@
+"""Sampling laws and the coins that decide them.
+
+A law turns logits into probabilities (temperature, then top-k, then top-p, the order of
+Hugging Face's logits processors). A coin is a uniform number in [0, 1) that depends only on
+(row key, position, purpose, slot): a row's text does not change with its neighbours, the batch
+size or the device. Knows no tree and no model.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from eagle_lab.errors import UserError
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """A sampling law.
+
+    Attributes:
+        temperature: 0 is greedy (argmax, the first index wins ties).
+        top_p: keep the smallest set of tokens whose mass reaches this; 1 keeps all.
+        top_k: keep the k most probable tokens (and ties with the k-th); 0 keeps all.
+
+    Raises:
+        UserError: for values outside their range.
+    """
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.temperature < float("inf"):
+            raise UserError(f"temperature={self.temperature}: must be 0 (greedy) or positive")
+        if not 0 < self.top_p <= 1:
+            raise UserError(f"top_p={self.top_p}: must be in (0, 1]")
+        if self.top_k < 0:
+            raise UserError(f"top_k={self.top_k}: must be 0 (all tokens) or positive")
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the law is the argmax."""
+        return self.temperature == 0
+
+    def probs(self, logits: Tensor) -> Tensor:
+        """Law of the next token, float32 [..., V]; one-hot at temperature 0."""
+        logits = logits.float()
+        if self.greedy:
+            return torch.zeros_like(logits).scatter_(-1, logits.argmax(-1, keepdim=True), 1.0)
+        logits = logits / self.temperature
+        if self.top_k:
+            k = min(self.top_k, logits.shape[-1])
+            threshold = logits.topk(k, dim=-1).values[..., -1:]
+            logits = logits.masked_fill(logits < threshold, -torch.inf)
+        probs = torch.softmax(logits, dim=-1)
+        if self.top_p < 1:
+            ordered, order = probs.sort(dim=-1, descending=True, stable=True)
+            before = ordered.cumsum(-1) - ordered
+            ordered = ordered.masked_fill(before >= self.top_p, 0.0)
+            probs = torch.zeros_like(probs).scatter_(-1, order, ordered)
+            probs = probs / probs.sum(-1, keepdim=True)
+        return probs
+
+
+def draw(probs: Tensor, coins: Tensor) -> Tensor:
+    """Tokens [...] drawn from `probs` [..., V] by inverse CDF with `coins` [...].
+
+    Never returns a token of probability 0, not even for a coin of exactly 0 or next to 1.
+    `probs` need not sum to 1.
+    """
+    cdf = probs.double().cumsum(-1)
+    total = cdf[..., -1:]
+    index = torch.searchsorted(cdf, coins.to(cdf)[..., None] * total, right=True)
+    last_positive = torch.searchsorted(cdf, total)
+    return torch.minimum(index, last_positive)[..., 0]
+
+
+def draw_without_replacement(probs: Tensor, coins: Tensor) -> Tensor:
+    """Distinct tokens [..., K] drawn one after the other from `probs` [..., V], `coins` [..., K]."""
+    remaining = probs.clone()
+    drawn = []
+    for coin in coins.unbind(-1):
+        drawn.append(draw(remaining, coin))
+        remaining.scatter_(-1, drawn[-1][..., None], 0.0)
+    return torch.stack(drawn, dim=-1)
+
+
+class Purpose(IntEnum):
+    """What a coin decides; coins of different purposes are independent."""
+
+    TARGET = 0
+    DRAFT = 1
+    ACCEPT = 2
+
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+def _mix(state: np.ndarray) -> np.ndarray:
+    """One round of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014) on uint64."""
+    state = state + _GOLDEN
+    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return state ^ (state >> np.uint64(31))
+
+
+def row_key(seed: int, question_id: object, turn: int, repeat: int) -> int:
+    """Key of a row's coins: 64 bits that depend on all four arguments."""
+    text = f"{seed}\x1f{question_id}\x1f{turn}\x1f{repeat}".encode()
+    return int.from_bytes(hashlib.sha256(text).digest()[:8], "little")
+
+
+class Coins:
+    """Coins of a batch of rows, one key per row."""
+
+    def __init__(self, row_keys: Sequence[int] | np.ndarray):
+        self.keys = np.asarray(row_keys, dtype=np.uint64)
+
+    def select(self, rows: Sequence[int]) -> Coins:
+        """Coins of the chosen rows."""
+        return Coins(self.keys[np.asarray(rows, dtype=np.int64)])
+
+    def toss(self, positions: Tensor, purpose: Purpose, count: int = 1) -> Tensor:
+        """Uniform numbers [B, P, count], float64 on the device of `positions` [B, P].
+
+        A position is the place in its row of the token that the coin decides.
+        """
+        places = positions.cpu().numpy().astype(np.uint64)
+        state = _mix(_mix(self.keys[:, None] + np.uint64(int(purpose))) ^ places)
+        state = _mix(state[..., None] + _GOLDEN * np.arange(count, dtype=np.uint64))
+        uniform = (state >> np.uint64(11)).astype(np.float64) * 2.0**-53
+        return torch.from_numpy(uniform).to(positions.device)

@@ -1,0 +1,1 @@
+"""Draft trees as plain tensors: what they are, fixed shapes, and growth from a drafter's scores."""

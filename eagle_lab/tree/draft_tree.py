@@ -1,0 +1,119 @@
+"""DraftTree: the tokens a proposer offers and who hangs on whom.
+
+Pure tensors; knows no model, no sampling and no configuration.
+
+    column      0      1      2      3          root ("the", already emitted)
+    token      the    cat    dog    sat          |-- cat -- sat
+    parent      0      0      0      1           `-- dog
+    depth       0      1      1      2
+
+    ancestors  1 0 0 0     a row sees the root, its ancestors and itself; with the committed
+               1 1 0 0     prefix in front this is the attention mask of the verify pass
+               1 0 1 0
+               1 1 0 1
+
+Shapes: B batch rows, N columns (root and nodes), V vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+def ancestors_of(parents: Tensor, valid: Tensor) -> Tensor:
+    """Ancestor-or-self matrix [B, N, N] of `parents` [B, N]; padding sees itself only.
+
+    Entry (i, j) says that j lies on the path from the root to i. Reachability along the parent
+    links by repeated squaring: ceil(log2(N)) small products, no loop over nodes.
+    """
+    num_columns = parents.shape[1]
+    links = torch.nn.functional.one_hot(parents, num_columns).float()
+    links = links * valid[:, :, None] + torch.eye(num_columns, device=parents.device)
+    reached = (links > 0).float()
+    for _ in range(max(num_columns - 1, 1).bit_length()):
+        reached = (reached @ reached > 0).float()
+    return reached.bool()
+
+
+@dataclass
+class DraftTree:
+    """Drafted tokens of a batch, one tree per row.
+
+    Attributes:
+        tokens: [B, N] token ids; column 0 is the root, the last emitted token.
+        parents: [B, N] column of the parent, smaller than the column itself; the root's is 0.
+        valid: [B, N] False for padding, which is never accepted.
+        depths: [B, N] distance from the root.
+        ancestors: [B, N, N] ancestor-or-self, see `ancestors_of`.
+        max_depth: upper bound of `depths`, known without a look at the device.
+        draft_probs: [B, N, V] law from which the children of each node were drawn without
+            replacement, in the order of their columns; None if children were chosen (top-k,
+            copies), which makes each proposal a point mass.
+    """
+
+    tokens: Tensor
+    parents: Tensor
+    valid: Tensor
+    depths: Tensor
+    ancestors: Tensor
+    max_depth: int
+    draft_probs: Tensor | None = None
+
+    @classmethod
+    def build(
+        cls,
+        tokens: Tensor,
+        parents: Tensor,
+        *,
+        max_depth: int,
+        valid: Tensor | None = None,
+        draft_probs: Tensor | None = None,
+    ) -> DraftTree:
+        """Derive depths and ancestors from `tokens` and `parents` (both [B, N])."""
+        if valid is None:
+            valid = torch.ones_like(tokens, dtype=torch.bool)
+        ancestors = ancestors_of(parents, valid)
+        depths = ancestors.sum(-1) - 1
+        return cls(tokens, parents, valid, depths, ancestors, max_depth, draft_probs)
+
+    @classmethod
+    def root_only(cls, roots: Tensor) -> DraftTree:
+        """The empty draft: one column holding `roots` [B]."""
+        tokens = roots[:, None]
+        return cls.build(tokens, torch.zeros_like(tokens), max_depth=0)
+
+    @classmethod
+    def chain(
+        cls,
+        roots: Tensor,
+        drafts: Tensor,
+        counts: Tensor | None = None,
+        draft_probs: Tensor | None = None,
+    ) -> DraftTree:
+        """One branch per row: `drafts` [B, G] behind `roots` [B].
+
+        `counts` [B] says how many of a row's drafts are real (all by default); `draft_probs`
+        [B, G, V] are the laws they were drawn from.
+        """
+        batch, num_drafts = drafts.shape
+        tokens = torch.cat([roots[:, None], drafts], dim=1)
+        columns = torch.arange(num_drafts + 1, device=drafts.device)
+        parents = (columns - 1).clamp(min=0).expand(batch, -1)
+        valid = None if counts is None else columns[None] <= counts[:, None]
+        if draft_probs is not None:  # the last node has no children, its law is never read
+            draft_probs = torch.cat([draft_probs, draft_probs[:, -1:]], dim=1)
+        return cls.build(
+            tokens, parents, max_depth=num_drafts, valid=valid, draft_probs=draft_probs
+        )
+
+    @property
+    def num_columns(self) -> int:
+        """N: the root and the nodes, padding included."""
+        return self.tokens.shape[1]
+
+    def num_nodes(self) -> Tensor:
+        """Drafted nodes per row [B], the root and padding not counted."""
+        return self.valid[:, 1:].sum(1)

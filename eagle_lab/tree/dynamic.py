@@ -1,0 +1,105 @@
+"""Growth of EAGLE-2's dynamic tree from a drafter's log-probabilities (2406.16858, section 4).
+
+    level 1   the `width` best children of the root
+    level d   the `width` best children of each frontier node join the pool; the best `width` of
+              those width * width candidates are the next frontier
+    rerank    the best `num_nodes` of the whole pool are verified
+
+The score of a node is the sum of log-probabilities along its path, so a child never outranks its
+parent. Ties are broken by pool order (level, then index): the pool lists parents before children,
+hence every kept node's parent is kept, even where half precision rounds confident log-probabilities
+to exactly 0.
+
+Pure tensors; the drafter's forward passes belong to the proposer. Shapes: B rows, K frontier
+nodes, W children per node, P pool entries, D draft vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from eagle_lab.errors import Infeasible
+from eagle_lab.tree.draft_tree import DraftTree
+
+
+def pool_size(depth: int, width: int) -> int:
+    """Candidates that a tree of `depth` levels and `width` offers for reranking."""
+    return width + (depth - 1) * width * width
+
+
+def check_dynamic(depth: int, width: int, num_nodes: int) -> None:
+    """Raise `Infeasible` unless the pool holds `num_nodes` candidates."""
+    if min(depth, width, num_nodes) < 1:
+        raise Infeasible(
+            f"tree.depth={depth}, tree.width={width}, tree.num_nodes={num_nodes}: "
+            "each must be at least 1"
+        )
+    available = pool_size(depth, width)
+    if available < num_nodes:
+        raise Infeasible(
+            f"tree.num_nodes={num_nodes} is more than the {available} candidates of a tree of "
+            f"depth {depth} and width {width} (width + (depth - 1) * width^2); "
+            "lower num_nodes or raise depth or width"
+        )
+
+
+@dataclass
+class Level:
+    """Candidates of one level, `width` children for each of K frontier nodes.
+
+    Attributes:
+        tokens: [B, K * W] draft-vocabulary ids.
+        scores: [B, K * W] sums of log-probabilities along the paths.
+        parents: [B, K * W] pool index of each candidate's parent plus one; 0 is the root.
+    """
+
+    tokens: Tensor
+    scores: Tensor
+    parents: Tensor
+
+
+def expand(log_probs: Tensor, path_scores: Tensor, pool_index: Tensor, width: int) -> Level:
+    """Best `width` children of each frontier node.
+
+    Args:
+        log_probs: [B, K, D] the drafter's log-probabilities behind each frontier node.
+        path_scores: [B, K] scores of the frontier nodes.
+        pool_index: [B, K] their pool index plus one (0 for the root).
+        width: children per node.
+    """
+    best = log_probs.topk(width, dim=-1)
+    scores = path_scores[:, :, None] + best.values.clamp(max=0)
+    parents = pool_index[:, :, None].expand_as(best.indices)
+    return Level(best.indices.flatten(1), scores.flatten(1), parents.flatten(1))
+
+
+def best_of(scores: Tensor, count: int) -> Tensor:
+    """[B, count] indices of the best scores in ascending order; ties go to the lower index."""
+    ranked = torch.sort(scores, dim=1, descending=True, stable=True).indices[:, :count]
+    return ranked.sort(dim=1).values
+
+
+def rerank(roots: Tensor, levels: list[Level], num_nodes: int) -> DraftTree:
+    """The best `num_nodes` candidates of all levels as a tree under `roots` [B].
+
+    Tokens of the levels must already be target ids.
+    """
+    tokens = torch.cat([level.tokens for level in levels], dim=1)
+    scores = torch.cat([level.scores for level in levels], dim=1)
+    parents = torch.cat([level.parents for level in levels], dim=1)
+    kept = best_of(scores, num_nodes)
+    # Column of every pool entry: 0 for the root, then 1 + its place among the kept ones.
+    column_of = torch.zeros(
+        parents.shape[0], parents.shape[1] + 1, dtype=torch.long, device=parents.device
+    )
+    places = torch.arange(1, num_nodes + 1, device=parents.device).expand_as(kept)
+    column_of.scatter_(1, kept + 1, places)
+    columns = column_of.gather(1, parents.gather(1, kept))
+    return DraftTree.build(
+        torch.cat([roots[:, None], tokens.gather(1, kept)], dim=1),
+        torch.cat([torch.zeros_like(roots[:, None]), columns], dim=1),
+        max_depth=len(levels),
+    )

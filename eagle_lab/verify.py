@@ -1,0 +1,153 @@
+"""Which drafted tokens the target keeps, and the token it adds itself.
+
+`verify` is pure: a tree, the target's logits at every node, a sampling law and coins go in, the
+accepted path and the next token come out. Three cases, two walks:
+
+- greedy, and sampling with chosen children (top-k, copies: point-mass proposals): the target
+  decides its own token at each node, by argmax or by a coin, and the walk follows the child that
+  equals it. Accepting a chosen child x this way has probability p(x) and what is left is the
+  target's law without the rejected children, the recursive rule for point masses. At the same
+  coins the text is the one that plain decoding would have drawn.
+- sampling with drawn children (`draft_probs`): accept with min(1, p(x) / q(x)), else go on with
+  norm(max(0, p - q)) and the next sibling, whose law is q without the earlier ones
+  (Leviathan et al. 2211.17192, algorithm 1; several siblings as in SpecInfer 2305.09781).
+
+Shapes: B rows, N columns, V vocabulary, A path length (max_depth + 1).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from eagle_lab.sampling import Coins, Purpose, Sampling, draw
+from eagle_lab.tree.draft_tree import DraftTree
+
+
+@dataclass
+class Acceptance:
+    """Outcome of one verification.
+
+    Attributes:
+        path: [B, A] columns of the root and the accepted nodes, in order; zeros behind them.
+        num_accepted: [B] accepted drafted tokens, the root not counted.
+        next_token: [B] the target's own token behind the path.
+    """
+
+    path: Tensor
+    num_accepted: Tensor
+    next_token: Tensor
+
+    def select(self, rows: Tensor) -> Acceptance:
+        """The chosen rows."""
+        return Acceptance(self.path[rows], self.num_accepted[rows], self.next_token[rows])
+
+
+@dataclass
+class VerifyCoins:
+    """Uniform numbers in [0, 1) for one verification.
+
+    Attributes:
+        target: [B, A] decides the target's own token behind a path of each depth.
+        accept: [B, N] decides the acceptance of each drawn node.
+    """
+
+    target: Tensor
+    accept: Tensor
+
+    @classmethod
+    def toss(cls, coins: Coins, tree: DraftTree, root_positions: Tensor) -> VerifyCoins:
+        """Coins for `tree` whose roots stand at `root_positions` [B] of their rows."""
+        steps = torch.arange(tree.max_depth + 1, device=root_positions.device)
+        places = root_positions[:, None] + 1 + steps
+        target = coins.toss(places, Purpose.TARGET)[..., 0]
+        accept = coins.toss(root_positions[:, None], Purpose.ACCEPT, tree.num_columns)[:, 0]
+        return cls(target, accept)
+
+
+def verify(
+    tree: DraftTree, logits: Tensor, sampling: Sampling, coins: VerifyCoins | None = None
+) -> Acceptance:
+    """Accept a path of `tree` under the law that `sampling` makes of `logits` [B, N, V].
+
+    `coins` may be None for greedy decoding.
+    """
+    if sampling.greedy:
+        return _follow_target(tree, lambda node, depth: _at(logits, node).argmax(-1))
+    if coins is None:
+        raise ValueError("sampling needs coins")
+    if tree.draft_probs is not None:
+        return _reject_drawn(tree, sampling.probs(logits), tree.draft_probs, coins)
+    return _follow_target(
+        tree,
+        lambda node, depth: draw(sampling.probs(_at(logits, node)), coins.target[:, depth]),
+    )
+
+
+def _at(values: Tensor, node: Tensor) -> Tensor:
+    """Rows [B, V] of `values` [B, N, V] at column `node` [B]."""
+    return values[torch.arange(len(node), device=node.device), node]
+
+
+def _follow_target(tree: DraftTree, target_token) -> Acceptance:
+    """Follow the child that equals the target's own token until there is none."""
+    node = torch.zeros_like(tree.tokens[:, 0])
+    num_accepted, next_token = torch.zeros_like(node), torch.zeros_like(node)
+    walking = torch.ones_like(node, dtype=torch.bool)
+    path = [node]
+    candidates = tree.valid.clone()
+    candidates[:, 0] = False
+    for depth in range(tree.max_depth + 1):
+        token = target_token(node, depth)
+        next_token = torch.where(walking, token, next_token)
+        children = candidates & (tree.parents == node[:, None])
+        match = children & (tree.tokens == token[:, None])
+        walking = walking & match.any(1)
+        node = torch.where(walking, match.int().argmax(1), node)
+        num_accepted = num_accepted + walking
+        path.append(torch.where(walking, node, 0))
+    return Acceptance(torch.stack(path[:-1], dim=1), num_accepted, next_token)
+
+
+def _reject_drawn(
+    tree: DraftTree, target_probs: Tensor, draft_probs: Tensor, coins: VerifyCoins
+) -> Acceptance:
+    """Recursive rejection over siblings drawn without replacement.
+
+    Columns list parents before children and siblings in the order of their draw, so one pass over
+    the columns meets each decision once: a node is at stake exactly when its parent is the node
+    the walk stands on.
+    """
+    rows = torch.arange(len(tree.tokens), device=tree.tokens.device)
+    node = torch.zeros_like(rows)
+    num_accepted = torch.zeros_like(rows)
+    residual, proposal = target_probs[:, 0].clone(), draft_probs[:, 0].clone()
+    path = torch.zeros(len(rows), tree.max_depth + 1, dtype=torch.long, device=rows.device)
+    for column in range(1, tree.num_columns):
+        token = tree.tokens[:, column]
+        at_stake = tree.valid[:, column] & (tree.parents[:, column] == node)
+        p, q = residual[rows, token], proposal[rows, token]
+        left = _normalised((residual - proposal).clamp(min=0))
+        exhausted = left.sum(-1) == 0  # rounding left nothing else to draw from
+        wins = (coins.accept[:, column] * q < p) | exhausted
+        accepted = at_stake & (p > 0) & wins
+        rejected = at_stake & ~accepted
+
+        node = torch.where(accepted, column, node)
+        num_accepted = num_accepted + accepted
+        path[rows, num_accepted] = node
+        without = proposal.scatter(1, token[:, None], 0.0)
+        without = _normalised(without)
+        residual = torch.where(rejected[:, None], left, residual)
+        proposal = torch.where(rejected[:, None], without, proposal)
+        residual = torch.where(accepted[:, None], target_probs[:, column], residual)
+        proposal = torch.where(accepted[:, None], draft_probs[:, column], proposal)
+    depth_coin = coins.target[rows, num_accepted]
+    return Acceptance(path, num_accepted, draw(residual, depth_coin))
+
+
+def _normalised(weights: Tensor) -> Tensor:
+    """`weights` [B, V] divided by their sum; zeros stay zeros."""
+    return weights / weights.sum(-1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)
