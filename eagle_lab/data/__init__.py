@@ -1,0 +1,1 @@
+"""Prompts and chats, and the store of captured features."""
