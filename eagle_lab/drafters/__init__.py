@@ -1,0 +1,1 @@
+"""The draft networks, their building blocks, and the folder they are saved in."""

@@ -1,0 +1,44 @@
+"""A target reduced to what a drafter needs of it: embedding, head, fingerprint."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class FakeTarget:
+    """Random embedding and head of a Llama-like target of hidden size 16 and 12 tokens."""
+
+    def __init__(self, *, hidden_size: int = 16, vocab_size: int = 12, **changes: Any) -> None:
+        generator = torch.Generator().manual_seed(0)
+        self.name = "fake"
+        self.fingerprint = "fake-0"
+        self.hidden_size = self.feature_width = hidden_size
+        self.vocab_size = vocab_size
+        self.device, self.dtype = torch.device("cpu"), torch.float32
+        self.embedding = nn.Embedding(vocab_size, hidden_size).requires_grad_(False)
+        self.embedding.weight.copy_(torch.randn(vocab_size, hidden_size, generator=generator))
+        self.head_weight = torch.randn(vocab_size, hidden_size, generator=generator)
+        self.softcap: float | None = None
+        self.config = SimpleNamespace(
+            hidden_size=hidden_size,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            head_dim=8,  # 4 heads of 8 are not the hidden size, as in Qwen3
+            intermediate_size=24,
+            hidden_act="silu",
+            rms_norm_eps=1e-5,
+            max_position_embeddings=64,
+            rope_parameters={"rope_type": "default", "rope_theta": 5e6},
+        )
+        for name, value in changes.items():
+            setattr(self, name, value)
+
+    def scale_logits(self, logits: Tensor) -> Tensor:
+        return logits if self.softcap is None else self.softcap * torch.tanh(logits / self.softcap)
+
+    def head(self, hidden: Tensor) -> Tensor:
+        return self.scale_logits(hidden @ self.head_weight.T)

@@ -1,0 +1,116 @@
+"""The drafter folder: what is in it, strict loading, and which target it fits."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from eagle_lab.drafters.blocks import causal_attend
+from eagle_lab.drafters.checkpoint import load_drafter, read_config, save_drafter
+from eagle_lab.drafters.eagle1 import Eagle1, Eagle1Config
+from eagle_lab.errors import UserError
+from tests.drafters.fakes import FakeTarget
+
+KEPT = torch.tensor([0, 3, 7, 8])
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> tuple[Eagle1, Path]:
+    target = FakeTarget()
+    config = Eagle1Config.from_target(target, inner_norm=True, draft_vocab_size=len(KEPT))
+    drafter = Eagle1(config, KEPT)
+    drafter.attach(target)
+    folder = save_drafter(
+        drafter, tmp_path / "drafter", target=target, training_summary={"epochs": 3}
+    )
+    return drafter, folder
+
+
+def test_a_saved_drafter_computes_the_same(saved: tuple[Eagle1, Path]) -> None:
+    drafter, folder = saved
+    loaded, matches = load_drafter(folder, FakeTarget())
+    assert matches and not loaded.training
+    inputs = torch.tensor([[3, 1]]), torch.randn(1, 2, 16), torch.arange(2)[None]
+    hidden = drafter(*inputs, causal_attend)
+    torch.testing.assert_close(loaded(*inputs, causal_attend), hidden, rtol=0, atol=0)
+    torch.testing.assert_close(loaded.logits(hidden), drafter.logits(hidden), rtol=0, atol=0)
+
+
+def test_the_folder_holds_drafter_tensors_only(saved: tuple[Eagle1, Path]) -> None:
+    drafter, folder = saved
+    assert sorted(file.name for file in folder.iterdir()) == ["config.json", "model.safetensors"]
+    state = load_file(folder / "model.safetensors")
+    assert set(state) == set(drafter.state_dict())
+    assert state["d2t"].tolist() == [0, 2, 5, 5]
+    described = json.loads((folder / "config.json").read_text())
+    assert described["kind"] == "eagle1"
+    assert described["dimensions"]["rope_parameters"]["rope_theta"] == 5e6
+    assert described["switches"] == {"inner_norm": True, "draft_vocab_size": 4, "fc_bias": False}
+    assert described["target"] == {"name": "fake", "fingerprint": "fake-0"}
+    assert read_config(folder)["training"] == {"epochs": 3}
+
+
+def test_half_precision_is_only_for_floats(saved: tuple[Eagle1, Path], tmp_path: Path) -> None:
+    drafter, _ = saved
+    folder = save_drafter(
+        drafter, tmp_path / "half", target=FakeTarget(), training_summary={}, dtype=torch.float16
+    )
+    state = load_file(folder / "model.safetensors")
+    assert state["fc.weight"].dtype == torch.float16 and state["d2t"].dtype == torch.int64
+    assert load_drafter(folder, FakeTarget())[0].fc.weight.dtype == torch.float32
+
+
+def test_saving_again_replaces_the_folder(saved: tuple[Eagle1, Path]) -> None:
+    drafter, folder = saved
+    save_drafter(drafter, folder, target=FakeTarget(), training_summary={"epochs": 4})
+    assert read_config(folder)["training"] == {"epochs": 4}
+    assert [file.name for file in folder.parent.iterdir()] == ["drafter"]
+
+
+def test_other_shapes_are_an_error_naming_both(saved: tuple[Eagle1, Path]) -> None:
+    with pytest.raises(UserError, match="hidden size 16.*hidden size 20"):
+        load_drafter(saved[1], FakeTarget(hidden_size=20))
+    with pytest.raises(UserError, match="vocabulary 12.*vocabulary 13"):
+        load_drafter(saved[1], FakeTarget(vocab_size=13))
+
+
+def test_another_fingerprint_of_the_same_shapes_warns(saved: tuple[Eagle1, Path]) -> None:
+    with pytest.warns(UserWarning, match="fake-0.*fake-1"):
+        _, matches = load_drafter(saved[1], FakeTarget(fingerprint="fake-1"))
+    assert not matches
+
+
+def test_what_is_no_drafter_folder_says_so(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "missing"):
+        with pytest.raises(UserError, match="not a drafter folder"):
+            load_drafter(path, FakeTarget())
+
+
+def test_damage_is_named(saved: tuple[Eagle1, Path]) -> None:
+    weights, config = saved[1] / "model.safetensors", saved[1] / "config.json"
+    good = load_file(weights)
+    fewer = {name: tensor for name, tensor in good.items() if name != "fc.weight"}
+    extra = {**good, "lm_head.weight": torch.zeros(2)}
+    reshaped = {**good, "fc.weight": torch.zeros(3, 3)}
+    for state, name in ((fewer, "fc.weight"), (extra, "lm_head.weight"), (reshaped, "fc.weight")):
+        save_file(state, weights)
+        with pytest.raises(UserError, match=name):
+            load_drafter(saved[1], FakeTarget())
+    weights.write_bytes(weights.read_bytes()[:100])
+    with pytest.raises(UserError, match="model.safetensors is damaged"):
+        load_drafter(saved[1], FakeTarget())
+    described = json.loads(config.read_text())
+    config.write_text(json.dumps({**described, "kind": "eagle"}))
+    with pytest.raises(UserError, match="Did you mean 'eagle1'"):
+        load_drafter(saved[1], FakeTarget())
+    del described["dimensions"]["head_dim"]
+    config.write_text(json.dumps(described))
+    with pytest.raises(UserError, match="head_dim"):
+        load_drafter(saved[1], FakeTarget())
+    config.write_text("{")
+    with pytest.raises(UserError, match="config.json"):
+        load_drafter(saved[1], FakeTarget())
