@@ -1,0 +1,148 @@
+"""Key-value cache for tree decoding: every row has its own length, and a path can be kept.
+
+    slots      0 ... len-1 | len ... len+M-1 | free
+               committed   | tree under way  |
+
+A pass writes its columns behind the committed prefix of each row and attends to the prefix and to
+the tree slots it may see. `keep` moves the slots of the accepted path right behind the prefix and
+counts them as committed; everything else behind is overwritten by the next pass.
+
+Shapes: L layers, B rows, C capacity, kv heads, d head width, N columns of a pass, M tree slots,
+S attended slots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+_ROUND = 64
+
+
+class TreeCache:
+    """Keys and values of all layers, [L, 2, B, C, kv, d], allocated at the first write.
+
+    Attributes:
+        lengths: [B] committed slots of each row.
+        max_length: their maximum, on the host.
+    """
+
+    def __init__(self, num_layers: int, num_rows: int, device: torch.device | str = "cpu"):
+        self.num_layers = num_layers
+        self.lengths = torch.zeros(num_rows, dtype=torch.long, device=device)
+        self.max_length = 0
+        self._rows = torch.arange(num_rows, device=device)
+        self._store: Tensor | None = None
+
+    def write(self, layer: int, key: Tensor, value: Tensor, offset: int) -> tuple[Tensor, Tensor]:
+        """Put `key`, `value` [B, kv, N, d] at slots len + offset of `layer`.
+
+        Returns keys and values [B, kv, S, d] of the slots 0 ... max_length + offset + N - 1;
+        which of them a row may see is the mask's business.
+        """
+        num_columns = key.shape[2]
+        attended = self.max_length + offset + num_columns
+        store = self._reserve(attended, key)
+        columns = torch.arange(offset, offset + num_columns, device=key.device)
+        slots = self.lengths[:, None] + columns
+        rows = self._rows[:, None]
+        store[layer, 0, rows, slots] = key.transpose(1, 2)
+        store[layer, 1, rows, slots] = value.transpose(1, 2)
+        seen = store[layer, :, :, :attended].transpose(2, 3)
+        return seen[0], seen[1]
+
+    def _reserve(self, capacity: int, like: Tensor) -> Tensor:
+        """The store with room for `capacity` slots; growing copies what is committed."""
+        store = self._store
+        if store is not None and store.shape[3] >= capacity:
+            return store
+        if store is not None:
+            capacity = max(capacity, store.shape[3] * 3 // 2)
+        capacity = -(-capacity // _ROUND) * _ROUND
+        batch, num_kv, _, width = like.shape
+        shape = (self.num_layers, 2, batch, capacity, num_kv, width)
+        # Zeros, not garbage: masked slots take part in the products, and 0 * NaN is NaN.
+        grown = torch.zeros(shape, dtype=like.dtype, device=like.device)
+        if store is not None:
+            grown[:, :, :, : store.shape[3]] = store
+        self._store = grown
+        return grown
+
+    def advance(self, counts: Tensor) -> None:
+        """Commit the first `counts` [B] tree slots of each row, where they are."""
+        self.lengths = self.lengths + counts
+        self.max_length = int(self.lengths.max()) if len(self.lengths) else 0
+
+    def keep(self, path: Tensor, counts: Tensor) -> None:
+        """Commit the tree slots `path` [B, A] of each row, the first `counts` [B] of them.
+
+        The moved slots go through a temporary, so a path may overlap its destination. Entries of
+        `path` behind `counts` are ignored.
+        """
+        steps = torch.arange(path.shape[1], device=path.device)
+        moved = (path != steps) & (steps < counts[:, None])
+        if self._store is not None and bool(moved.any()):
+            source = torch.where(moved, path, steps) + self.lengths[:, None]
+            target = steps + self.lengths[:, None]
+            rows = self._rows[:, None]
+            # A row near the end of the store may name slots past it; those are never moved.
+            last = self._store.shape[3] - 1
+            source, target = source.clamp(max=last), target.clamp(max=last)
+            self._store[:, :, rows, target] = self._store[:, :, rows, source]
+        self.advance(counts)
+
+    def select(self, rows: Sequence[int]) -> None:
+        """Keep only the chosen rows."""
+        index = torch.as_tensor(rows, dtype=torch.long, device=self.lengths.device)
+        self.lengths = self.lengths[index]
+        self.max_length = int(self.lengths.max()) if len(rows) else 0
+        self._rows = torch.arange(len(rows), device=self.lengths.device)
+        if self._store is not None:
+            self._store = self._store[:, :, index, : max(self.max_length, 1)].contiguous()
+
+
+class TreePass:
+    """What one forward pass writes and sees: the columns of a tree (or a part of it).
+
+    Args:
+        cache: where keys and values go.
+        positions: [B, N] rotary positions of the columns.
+        visible: [B, N, M] True where a column sees a tree slot; the columns of this pass are the
+            last N of the M slots. Every column sees itself.
+    """
+
+    def __init__(self, cache: TreeCache, positions: Tensor, visible: Tensor):
+        self.cache = cache
+        self.positions = positions
+        self.visible = visible
+        self.offset = visible.shape[2] - positions.shape[1]
+        self._masks: dict[int | None, Tensor] = {}
+
+    def write(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Write this pass's keys and values; see `TreeCache.write`."""
+        return self.cache.write(layer, key, value, self.offset)
+
+    def mask(self, window: int | None = None) -> Tensor:
+        """[B, 1, N, S] True = attend: the committed prefix and the visible tree slots.
+
+        `window` is a sliding window: a column at position p sees positions above p - window.
+        """
+        if window not in self._masks:
+            self._masks[window] = self._build_mask(window)
+        return self._masks[window]
+
+    def _build_mask(self, window: int | None) -> Tensor:
+        num_columns, num_slots = self.visible.shape[1:]
+        lengths = self.cache.lengths[:, None]
+        slots = torch.arange(self.cache.max_length + num_slots, device=lengths.device)
+        tree_slots = lengths + torch.arange(num_slots, device=lengths.device)
+        prefix = (slots < lengths)[:, None].repeat(1, num_columns, 1)
+        mask = prefix.scatter(2, tree_slots[:, None].expand_as(self.visible), self.visible)
+        if window is not None:
+            if self.offset:
+                raise ValueError("a sliding window needs all tree slots in one pass")
+            places = slots.repeat(len(lengths), 1).scatter(1, tree_slots, self.positions)
+            mask = mask & (places[:, None] > self.positions[:, :, None] - window)
+        return mask[:, None]

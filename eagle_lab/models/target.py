@@ -1,0 +1,286 @@
+"""The target: any Hugging Face causal language model, scoring trees and handing out features.
+
+The model's own code runs unchanged except for attention: its layers call the attention function
+registered here, which writes keys and values into a `TreeCache` and attends under the mask of the
+current `TreePass`. So one implementation serves every architecture that uses the attention
+interface of transformers, sliding windows and soft-capped scores included.
+
+A feature is the state after the final norm, the one that enters the LM head (EAGLE-1), or, with
+`feature_layers`, the concatenation of `hidden_states[i]`, the un-normed inputs of those layers
+(EAGLE-3). Shapes: B rows, N columns, T prompt tokens, H hidden width, F feature width, V
+vocabulary.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface
+
+from eagle_lab.errors import UserError
+from eagle_lab.models.attention import attention
+from eagle_lab.models.cache import TreeCache, TreePass
+from eagle_lab.tree.draft_tree import DraftTree
+
+ATTENTION_NAME = "eagle_lab_tree"
+
+
+def _tree_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    scaling: float,
+    tree_pass: TreePass | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """Attention function in the form transformers expects; returns [B, N, heads, d]."""
+    if tree_pass is None or kwargs.get("s_aux") is not None:
+        raise UserError(
+            f"{type(module).__name__} cannot be a target: its attention "
+            + ("uses sinks" if tree_pass else "does not receive keyword arguments of the model")
+        )
+    key, value = tree_pass.write(module.layer_idx, key, value)
+    output = attention(query, key, value, tree_pass.mask(sliding_window), scaling, softcap)
+    return output.transpose(1, 2), None
+
+
+AttentionInterface.register(ATTENTION_NAME, _tree_attention)
+
+
+@dataclass
+class Scores:
+    """What one pass of the target says.
+
+    Attributes:
+        logits: [B, N, V] at every column (`extend`: [B, 1, V] at the last token of each row).
+        features: [B, N, F] at every column.
+    """
+
+    logits: Tensor
+    features: Tensor
+
+    def select(self, rows: Tensor) -> Scores:
+        """The chosen rows."""
+        return Scores(self.logits[rows], self.features[rows])
+
+
+class Target:
+    """A causal language model with its tokenizer.
+
+    Args:
+        model: a `PreTrainedModel` for causal language modelling, in evaluation mode.
+        tokenizer: its tokenizer.
+        name: what reports call it.
+        feature_layers: ids of the fused layers (EAGLE-3); None for the post-norm top state.
+
+    Raises:
+        UserError: if the model does not use the attention interface of transformers, if its head
+            does more than a linear map with soft-cap or scale, or if `feature_layers` are not
+            strictly increasing within 1 ... num_layers - 1.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        *,
+        name: str = "target",
+        feature_layers: Sequence[int] | None = None,
+    ):
+        self.model = model.eval().requires_grad_(False)
+        self.tokenizer = tokenizer
+        self.name = name
+        self.config = model.config.get_text_config()
+        self.device: torch.device = model.device
+        self.dtype: torch.dtype = model.dtype
+        self.hidden_size: int = self.config.hidden_size
+        self.num_layers: int = self.config.num_hidden_layers
+        self.embedding: nn.Module = model.get_input_embeddings()
+        self.head_weight: Tensor = model.get_output_embeddings().weight
+        self.head_bias: Tensor | None = model.get_output_embeddings().bias
+        self.vocab_size: int = self.head_weight.shape[0]
+        self.context_length: int = self.config.max_position_embeddings
+        self.eos_ids: frozenset[int] = _eos_ids(model)
+        self.feature_layers = check_feature_layers(feature_layers, self.num_layers)
+        self._decoder = model.get_decoder()
+        try:
+            model.set_attn_implementation(ATTENTION_NAME)
+        except ValueError as error:
+            raise UserError(
+                f"{type(model).__name__} does not use the attention interface of transformers"
+            ) from error
+        self._check_head()
+
+    @property
+    def feature_width(self) -> int:
+        """F: H for the top feature, H times the number of fused layers otherwise."""
+        return self.hidden_size * (len(self.feature_layers) if self.feature_layers else 1)
+
+    def scale_logits(self, logits: Tensor) -> Tensor:
+        """Soft-cap or scale that the model applies behind its linear head."""
+        if softcap := getattr(self.config, "final_logit_softcapping", None):
+            logits = softcap * torch.tanh(logits / softcap)
+        if divisor := getattr(self.config, "logits_scaling", None):
+            logits = logits / divisor
+        if factor := getattr(self.config, "logit_scale", None):
+            logits = logits * factor
+        return logits
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """Logits [..., V] of post-norm states [..., H]."""
+        hidden = hidden.to(self.head_weight.dtype)
+        return self.scale_logits(nn.functional.linear(hidden, self.head_weight, self.head_bias))
+
+    def new_cache(self, num_rows: int) -> TreeCache:
+        """An empty cache for `num_rows` rows."""
+        return TreeCache(self.num_layers, num_rows, self.device)
+
+    @torch.inference_mode()
+    def extend(self, tokens: Tensor, counts: Tensor, cache: TreeCache) -> Scores:
+        """Append `tokens` [B, T], the first `counts` [B] of each row, and commit them.
+
+        Returns logits [B, 1, V] behind each row's last token and features [B, T, F] (those
+        behind `counts` are meaningless).
+        """
+        batch, num_tokens = tokens.shape
+        steps = torch.arange(num_tokens, device=tokens.device)
+        visible = (steps[:, None] >= steps).expand(batch, -1, -1)
+        tree_pass = TreePass(cache, cache.lengths[:, None] + steps, visible)
+        hidden, features = self._forward(tokens, tree_pass)
+        cache.advance(counts)
+        last = hidden[torch.arange(batch, device=tokens.device), counts - 1]
+        return Scores(self.head(last)[:, None], features)
+
+    def prefill(self, prompts: Sequence[Sequence[int]], cache: TreeCache) -> Scores:
+        """Read whole prompts into an empty cache; see `extend`."""
+        counts = torch.tensor([len(prompt) for prompt in prompts])
+        tokens = torch.zeros(len(prompts), int(counts.max()), dtype=torch.long)
+        for row, prompt in enumerate(prompts):
+            tokens[row, : len(prompt)] = torch.tensor(prompt)
+        return self.extend(tokens.to(self.device), counts.to(self.device), cache)
+
+    @torch.inference_mode()
+    def score(self, tree: DraftTree, cache: TreeCache) -> Scores:
+        """Logits and features at every column of `tree`, nothing committed."""
+        positions = cache.lengths[:, None] + tree.depths
+        hidden, features = self._forward(
+            tree.tokens, TreePass(cache, positions, tree.ancestors)
+        )
+        return Scores(self.head(hidden), features)
+
+    def _forward(self, tokens: Tensor, tree_pass: TreePass) -> tuple[Tensor, Tensor]:
+        """Post-norm states [B, N, H] and features [B, N, F]."""
+        with self._captured_layers() as captured:
+            hidden = self._decoder(
+                input_ids=tokens,
+                position_ids=tree_pass.positions,
+                use_cache=False,
+                tree_pass=tree_pass,
+            ).last_hidden_state
+        features = torch.cat(captured, dim=-1) if self.feature_layers else hidden
+        return hidden, features
+
+    @contextlib.contextmanager
+    def _captured_layers(self) -> Iterator[list[Tensor]]:
+        """Collect the inputs of `feature_layers` while the model runs."""
+        captured: list[Tensor] = []
+
+        def capture(_module: nn.Module, args: tuple, kwargs: dict) -> None:
+            captured.append(args[0] if args else kwargs["hidden_states"])
+
+        handles = [
+            self._decoder.layers[layer].register_forward_pre_hook(capture, with_kwargs=True)
+            for layer in self.feature_layers or ()
+        ]
+        try:
+            yield captured
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    @torch.inference_mode()
+    def _check_head(self) -> None:
+        """Prove on one token that `head` over the feature is the model's own output."""
+        token = torch.zeros(1, 1, dtype=torch.long, device=self.device)
+        visible = torch.ones(1, 1, 1, dtype=torch.bool, device=self.device)
+        arguments: dict[str, Any] = {"input_ids": token, "position_ids": token, "use_cache": False}
+        own = self.model(
+            **arguments, tree_pass=TreePass(self.new_cache(1), token, visible)
+        ).logits.float()
+        hidden, _ = self._forward(token, TreePass(self.new_cache(1), token, visible))
+        ours = self.head(hidden).float()
+        tolerance = 1e-4 if self.dtype == torch.float32 else 0.1
+        if own.shape != ours.shape or (own - ours).abs().max() > tolerance * own.abs().max():
+            raise UserError(
+                f"the output head of {type(self.model).__name__} is not its LM head with a "
+                "soft-cap or scale; such a model cannot be a target"
+            )
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Hash of the architecture and of a sample of every weight, 16 hex digits.
+
+        Samples are compared in bfloat16, so the precision a model is loaded in does not matter.
+        """
+        digest = hashlib.sha256()
+        shape_keys = (
+            "model_type hidden_size num_hidden_layers num_attention_heads num_key_value_heads "
+            "intermediate_size vocab_size rope_parameters sliding_window"
+        ).split()
+        described = {key: getattr(self.config, key, None) for key in shape_keys}
+        digest.update(json.dumps(described, sort_keys=True, default=str).encode())
+        for name, weight in sorted(self.model.named_parameters()):
+            flat = weight.detach().flatten()
+            sample = flat[:: max(1, flat.numel() // 256)].to("cpu", torch.bfloat16)
+            digest.update(name.encode() + sample.view(torch.int16).numpy().tobytes())
+        return digest.hexdigest()[:16]
+
+
+def check_feature_layers(layers: Sequence[int] | None, num_layers: int) -> tuple[int, ...] | None:
+    """`layers` as a tuple.
+
+    Raises:
+        UserError: unless they are strictly increasing within 1 ... num_layers - 1.
+    """
+    if layers is None:
+        return None
+    increasing = all(a < b for a, b in zip(layers, layers[1:], strict=False))
+    if not layers or not increasing or layers[0] < 1 or layers[-1] > num_layers - 1:
+        raise UserError(
+            f"feature layers {list(layers)} must be strictly increasing within "
+            f"1 ... {num_layers - 1} for a target of {num_layers} layers; name them explicitly"
+        )
+    return tuple(layers)
+
+
+def default_feature_layers(num_layers: int) -> tuple[int, ...]:
+    """EAGLE-3's rule (2, L // 2, L - 3), checked (2503.01840, reference implementation).
+
+    Raises:
+        UserError: for 2, 3, 5 or 6 layers, where the rule is not strictly increasing.
+    """
+    layers = check_feature_layers((2, num_layers // 2, num_layers - 3), num_layers)
+    assert layers is not None
+    return layers
+
+
+def _eos_ids(model: Any) -> frozenset[int]:
+    """All ids that end a row, from the generation config or else the model config."""
+    for config in (getattr(model, "generation_config", None), model.config):
+        ids = getattr(config, "eos_token_id", None)
+        if ids is not None:
+            return frozenset([ids] if isinstance(ids, int) else ids)
+    return frozenset()
