@@ -1,0 +1,74 @@
+"""What lies in conf/: the choices of each group, with the line that describes each.
+
+Reads file names and first comments only; knows nothing of Hydra, so that `--help` is instant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+_PACKAGE = Path(__file__).resolve().parent
+CONF_DIR: Path = next(
+    folder
+    for folder in (_PACKAGE / "conf", _PACKAGE.parent / "conf")
+    if (folder / "config.yaml").is_file()
+)
+
+
+def groups() -> list[str]:
+    """Names of the folders of conf/."""
+    return sorted(entry.name for entry in CONF_DIR.iterdir() if entry.is_dir())
+
+
+def options(group: str, extra_folders: Iterable[Path] = ()) -> dict[str, str]:
+    """The files of a group, each with its first comment ('' if it has none), sorted by name."""
+    files = [
+        path
+        for folder in (CONF_DIR, *extra_folders)
+        for path in sorted((folder / group).glob("*.yaml"))
+    ]
+    return {path.stem: first_comment(path) for path in sorted(files, key=lambda path: path.stem)}
+
+
+def first_comment(path: Path) -> str:
+    """The first comment line of a YAML file that is not a `@package` directive."""
+    for line in path.read_text(encoding="utf-8").splitlines():
+        text = line.lstrip("# ").strip()
+        if line.startswith("#") and text and not text.startswith("@package"):
+            return text
+        if line.strip() and not line.startswith("#"):
+            break
+    return ""
+
+
+def describe(group: str, extra_folders: Iterable[Path] = ()) -> str:
+    """One indented line per option of a group, names aligned."""
+    lines = options(group, extra_folders)
+    width = max(map(len, lines), default=0)
+    return "\n".join(f"  {name:<{width}}  {line}".rstrip() for name, line in lines.items())
+
+
+def help_text(extra_folders: Iterable[Path] = ()) -> str:
+    """What `--help` prints: how to call the bench, and every experiment, sweep, method, target."""
+    parts = [
+        "python -m eagle_lab.run +experiment=NAME [group=option] [key=value] …",
+        "python -m eagle_lab.run +experiment=NAME +sweep=NAME …    a grid of runs",
+        "",
+        "experiments (+experiment=NAME)",
+        describe("experiment", extra_folders),
+        "",
+        "sweeps (+sweep=NAME)",
+        describe("sweep", extra_folders),
+        "",
+        "methods (method=[NAME,NAME]; method.NAME.key=value changes one)",
+        describe("method", extra_folders),
+        "",
+        "targets (target=NAME)",
+        describe("target", extra_folders),
+        "",
+        "keys of every run: output_dir, overwrite, seed, device, dtype, threads",
+        "--cfg job prints the whole configuration; each key is explained in conf/GROUP/*.yaml",
+        "--config-dir FOLDER adds a folder of your own experiments",
+    ]
+    return "\n".join(parts)

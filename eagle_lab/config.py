@@ -1,0 +1,169 @@
+"""Where conf/ is, what may stand in it, and how to read it from Python.
+
+The dataclasses below are the schema: a key that is not here is an error in any file and on the
+command line. They say types only; defaults and the words for each key stand in conf/*.yaml, and
+a value is checked once, where it is used.
+
+    from eagle_lab.config import compose
+    config = compose(["+experiment=bench", "tree.depth=4"])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, is_dataclass
+from typing import Any, get_type_hints
+
+import hydra
+from hydra.core.config_store import ConfigStore
+from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from eagle_lab.catalog import CONF_DIR
+from eagle_lab.config_errors import explain, unknown
+from eagle_lab.errors import UserError
+
+
+@dataclass
+class TargetConfig:
+    """The model whose text is made faster; read by `models.load`."""
+
+    kind: str = MISSING
+    name: str = MISSING
+    feature_layers: list[int] | None = None
+    trust_remote_code: bool = False
+
+
+@dataclass
+class DrafterConfig:
+    """The drafting network: which one, where a trained one lies, switches for a new one."""
+
+    kind: str = MISSING
+    path: str | None = None
+    inner_norm: bool = MISSING
+    draft_vocab_size: int | None = None
+
+
+@dataclass
+class DataConfig:
+    """Prompts, capture and feature store."""
+
+    store: str | None = None
+
+
+@dataclass
+class TreeConfig:
+    """Size of dynamic draft trees."""
+
+    depth: int = MISSING
+    width: int = MISSING
+    num_nodes: int = MISSING
+
+
+@dataclass
+class EvalConfig:
+    """Questions, sampling and batching of a bench."""
+
+    prompts: str = MISSING
+    num_questions: int | None = None
+    turns: int = MISSING
+    max_new_tokens: int = MISSING
+    temperature: float = MISSING
+    top_p: float = MISSING
+    top_k: int = MISSING
+    batch_size: int = MISSING
+    repeats: int = MISSING
+    timing: bool = MISSING
+
+
+@dataclass
+class TrainerConfig:
+    """Optimisation of a drafter."""
+
+    max_epochs: int = MISSING
+
+
+@dataclass
+class LoggerConfig:
+    """Where training curves go."""
+
+    kind: str = MISSING
+
+
+@dataclass
+class ReportConfig:
+    """What the report task reads."""
+
+    run: str | None = None
+    claim: str | None = None
+
+
+@dataclass
+class Config:
+    """The whole configuration; `method` holds one entry per chosen file of conf/method/."""
+
+    task: str | None = None
+    output_dir: str = MISSING
+    overwrite: bool = False
+    seed: int = 0
+    device: str = MISSING
+    dtype: str = MISSING
+    threads: int | None = None
+    target: TargetConfig = field(default_factory=TargetConfig)
+    drafter: DrafterConfig = field(default_factory=DrafterConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    tree: TreeConfig = field(default_factory=TreeConfig)
+    method: dict[str, Any] = field(default_factory=dict)
+    eval: EvalConfig = field(default_factory=EvalConfig)
+    trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    logger: LoggerConfig = field(default_factory=LoggerConfig)
+    report: ReportConfig = field(default_factory=ReportConfig)
+
+
+ConfigStore.instance().store(name="schema", node=Config)
+
+
+def compose(overrides: Sequence[str] = ()) -> DictConfig:
+    """The configuration that the command line `overrides` would give, outside a run.
+
+    `${hydra:…}` does not resolve here, so no value of the library depends on it.
+
+    Raises:
+        UserError: an override names something that does not exist, or a value of a wrong type.
+    """
+    try:
+        with hydra.initialize_config_dir(str(CONF_DIR), version_base="1.3"):
+            config = hydra.compose("config", list(overrides))
+    except Exception as error:
+        message = explain(error)
+        if message is None:
+            raise
+        raise UserError(message) from error
+    check(config)
+    return config
+
+
+def check(config: DictConfig) -> None:
+    """Refuse what composition lets through: keys added with `+`, missing values, dead references.
+
+    Raises:
+        UserError: naming the key.
+    """
+    _check_keys(config, Config, "")
+    missing = sorted(OmegaConf.missing_keys(config))
+    if missing:
+        raise UserError(f"{missing[0]} must be given: {missing[0]}=VALUE")
+    try:
+        OmegaConf.to_container(config, resolve=True)
+    except OmegaConfBaseException as error:
+        raise UserError(explain(error) or str(error)) from error
+
+
+def _check_keys(config: DictConfig, schema: type, prefix: str) -> None:
+    types = get_type_hints(schema)
+    for key in config:
+        if key not in types:
+            names = [f"{prefix}{name}" for name in types]
+            raise UserError(unknown(f"{prefix}{key}", names, "key"))
+        if is_dataclass(types[key]):
+            _check_keys(config[key], types[key], f"{prefix}{key}.")

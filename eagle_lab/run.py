@@ -1,0 +1,110 @@
+"""The command line: `python -m eagle_lab.run +experiment=NAME [group=option] [key=value]`.
+
+Hydra's entry and the table of tasks, nothing else. Exit code 0 only if every job did what it says;
+1 with one line that says what to change; 130 after Ctrl-C. HYDRA_FULL_ERROR=1 shows tracebacks.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from pathlib import Path
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from omegaconf import DictConfig
+
+from eagle_lab import catalog, failures
+from eagle_lab.config import CONF_DIR, check
+from eagle_lab.errors import UserError, choose
+
+TASKS = {
+    name: f"eagle_lab.tasks.{name}"
+    for name in ("capture", "train", "bench", "sweep", "report", "quickstart", "chat")
+}
+# Reads results only, and opens without torch
+_WITHOUT_TORCH = ("report",)
+
+_SHOW_TRACEBACKS = os.environ.get("HYDRA_FULL_ERROR") == "1"
+
+_HYDRA_FLAGS = {
+    "--cfg", "-c", "--resolve", "--package", "-p", "--run", "-r", "--multirun", "-m", "--info",
+    "-i", "--config-dir", "-cd", "--config-name", "-cn", "--config-path", "-cp", "--hydra-help",
+    "--version", "--shell-completion", "-sc", "--experimental-rerun", "--help", "-h",
+}  # fmt: skip
+
+
+def main() -> int:
+    """Run what the command line asks for and return the exit code."""
+    arguments = sys.argv[1:]
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then hands its errors to us instead of printing
+    try:
+        for flag in (word.partition("=")[0] for word in arguments if word.startswith("-")):
+            choose(flag, _HYDRA_FLAGS, "option")
+        if "--help" in arguments or "-h" in arguments:
+            print(catalog.help_text(_own_folders(arguments)))
+            return 0
+        hydra.main(version_base="1.3", config_path=str(CONF_DIR), config_name="config")(_job)()
+    except KeyboardInterrupt as interrupt:
+        print(f"\ninterrupted{interrupt}", file=sys.stderr)
+        return 130
+    except Exception as error:
+        if _SHOW_TRACEBACKS:
+            raise
+        print(failures.one_line(error), file=sys.stderr)
+        return 1
+    return 1 if failures.FAILED_JOBS else 0
+
+
+def _job(config: DictConfig) -> None:
+    """One job of this process; its failure is printed and counted, so that a sweep goes on."""
+    name = _place_in_sweep(config)
+    try:
+        check(config)
+        _require_task(config)
+        module = importlib.import_module(TASKS[choose(config.task, TASKS, "task")])
+        if config.task not in _WITHOUT_TORCH:
+            importlib.import_module("eagle_lab.tasks.job").reset(config.seed, config.threads)
+        module.run(config)
+    except KeyboardInterrupt:
+        kept = f"; output_dir={config.output_dir} on the same command goes on from here"
+        raise KeyboardInterrupt(kept if Path(config.output_dir).is_dir() else "") from None
+    except Exception as error:
+        if _SHOW_TRACEBACKS:
+            raise
+        failures.FAILED_JOBS.append(f"{name}{failures.one_line(error)}")
+        print(failures.FAILED_JOBS[-1], file=sys.stderr)
+
+
+def _place_in_sweep(config: DictConfig) -> str:
+    """In a multirun, move the job to its numbered folder; returns the words that name the job."""
+    state = HydraConfig.get()
+    if state.mode != RunMode.MULTIRUN:
+        return ""
+    config.output_dir = str(Path(config.output_dir) / str(state.job.num))
+    print(f"job {state.job.num}: {' '.join(state.overrides.task)}")
+    return f"job {state.job.num} failed: "
+
+
+def _require_task(config: DictConfig) -> None:
+    if config.task is None:
+        listing = catalog.describe("experiment")
+        raise UserError(f"+experiment=NAME says what to do; experiments:\n{listing}")
+
+
+def _own_folders(arguments: list[str]) -> list[Path]:
+    """Folders given by --config-dir."""
+    flags = ("--config-dir", "-cd")
+    pairs = zip(arguments, [*arguments[1:], ""], strict=True)
+    following = [value for word, value in pairs if word in flags]
+    joined = [word.partition("=")[2] for word in arguments if word.startswith("--config-dir=")]
+    return [Path(folder) for folder in following + joined]
+
+
+if __name__ == "__main__":
+    # By its own name, so that other processes of a launcher find these functions
+    from eagle_lab.run import main as _main
+
+    sys.exit(_main())

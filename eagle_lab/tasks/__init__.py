@@ -1,0 +1,1 @@
+"""The jobs a command line can ask for: each builds objects, calls the library, writes results."""
