@@ -77,20 +77,30 @@ def draw(probs: Tensor, coins: Tensor) -> Tensor:
     `probs` need not sum to 1.
     """
     cdf = probs.double().cumsum(-1)
-    total = cdf[..., -1:]
+    total = cdf[..., -1:].contiguous()
     index = torch.searchsorted(cdf, coins.to(cdf)[..., None] * total, right=True)
     last_positive = torch.searchsorted(cdf, total)
     return torch.minimum(index, last_positive)[..., 0]
 
 
-def draw_without_replacement(probs: Tensor, coins: Tensor) -> Tensor:
-    """Distinct tokens [..., K] drawn one after the other from `probs` [..., V], `coins` [..., K]."""
+def draw_without_replacement(probs: Tensor, coins: Tensor) -> tuple[Tensor, Tensor]:
+    """Distinct tokens drawn one after the other.
+
+    Args:
+        probs: [..., V] law of the first draw; later ones are renormalised without the earlier.
+        coins: [..., K] one for each draw.
+
+    Returns:
+        Tokens [..., K], and [..., K] whether there was mass left to draw from.
+    """
     remaining = probs.clone()
-    drawn = []
+    drawn, possible = [], []
     for coin in coins.unbind(-1):
-        drawn.append(draw(remaining, coin))
-        remaining.scatter_(-1, drawn[-1][..., None], 0.0)
-    return torch.stack(drawn, dim=-1)
+        token = draw(remaining, coin)[..., None]
+        drawn.append(token)
+        possible.append(remaining.gather(-1, token) > 0)
+        remaining.scatter_(-1, token, 0.0)
+    return torch.cat(drawn, dim=-1), torch.cat(possible, dim=-1)
 
 
 class Purpose(IntEnum):

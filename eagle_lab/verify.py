@@ -17,6 +17,7 @@ Shapes: B rows, N columns, V vocabulary, A path length (max_depth + 1).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -33,16 +34,37 @@ class Acceptance:
     Attributes:
         path: [B, A] columns of the root and the accepted nodes, in order; zeros behind them.
         num_accepted: [B] accepted drafted tokens, the root not counted.
-        next_token: [B] the target's own token behind the path.
+        tokens: [B, A] accepted drafted tokens, then the target's own; the rest is meaningless.
     """
 
     path: Tensor
     num_accepted: Tensor
-    next_token: Tensor
+    tokens: Tensor
+
+    @classmethod
+    def along(
+        cls, tree: DraftTree, path: Tensor, num_accepted: Tensor, own_token: Tensor
+    ) -> Acceptance:
+        """Outcome of keeping `path` of `tree` and adding the target's `own_token` [B]."""
+        drafted = tree.tokens.gather(1, path[:, 1:])
+        tokens = torch.cat([drafted, own_token[:, None]], dim=1)
+        tokens.scatter_(1, num_accepted[:, None], own_token[:, None])
+        return cls(path, num_accepted, tokens)
+
+    @property
+    def own_token(self) -> Tensor:
+        """[B] the target's own token behind the path, the next tree's root."""
+        return self.tokens.gather(1, self.num_accepted[:, None])[:, 0]
+
+    def token_lists(self) -> list[list[int]]:
+        """The tokens of each row, the target's own last."""
+        counts = self.num_accepted.tolist()
+        rows = self.tokens.tolist()
+        return [row[: count + 1] for row, count in zip(rows, counts, strict=True)]
 
     def select(self, rows: Tensor) -> Acceptance:
         """The chosen rows."""
-        return Acceptance(self.path[rows], self.num_accepted[rows], self.next_token[rows])
+        return Acceptance(self.path[rows], self.num_accepted[rows], self.tokens[rows])
 
 
 @dataclass
@@ -91,24 +113,26 @@ def _at(values: Tensor, node: Tensor) -> Tensor:
     return values[torch.arange(len(node), device=node.device), node]
 
 
-def _follow_target(tree: DraftTree, target_token) -> Acceptance:
+def _follow_target(
+    tree: DraftTree, target_token: Callable[[Tensor, int], Tensor]
+) -> Acceptance:
     """Follow the child that equals the target's own token until there is none."""
     node = torch.zeros_like(tree.tokens[:, 0])
-    num_accepted, next_token = torch.zeros_like(node), torch.zeros_like(node)
+    num_accepted, own_token = torch.zeros_like(node), torch.zeros_like(node)
     walking = torch.ones_like(node, dtype=torch.bool)
     path = [node]
     candidates = tree.valid.clone()
     candidates[:, 0] = False
     for depth in range(tree.max_depth + 1):
         token = target_token(node, depth)
-        next_token = torch.where(walking, token, next_token)
+        own_token = torch.where(walking, token, own_token)
         children = candidates & (tree.parents == node[:, None])
         match = children & (tree.tokens == token[:, None])
         walking = walking & match.any(1)
         node = torch.where(walking, match.int().argmax(1), node)
         num_accepted = num_accepted + walking
         path.append(torch.where(walking, node, 0))
-    return Acceptance(torch.stack(path[:-1], dim=1), num_accepted, next_token)
+    return Acceptance.along(tree, torch.stack(path[:-1], dim=1), num_accepted, own_token)
 
 
 def _reject_drawn(
@@ -130,7 +154,8 @@ def _reject_drawn(
         at_stake = tree.valid[:, column] & (tree.parents[:, column] == node)
         p, q = residual[rows, token], proposal[rows, token]
         left = _normalised((residual - proposal).clamp(min=0))
-        exhausted = left.sum(-1) == 0  # rounding left nothing else to draw from
+        exhausted = left.sum(-1) == 0  # p <= q everywhere: nothing else to draw from
+        left = torch.where(exhausted[:, None], residual, left)
         wins = (coins.accept[:, column] * q < p) | exhausted
         accepted = at_stake & (p > 0) & wins
         rejected = at_stake & ~accepted
@@ -138,14 +163,13 @@ def _reject_drawn(
         node = torch.where(accepted, column, node)
         num_accepted = num_accepted + accepted
         path[rows, num_accepted] = node
-        without = proposal.scatter(1, token[:, None], 0.0)
-        without = _normalised(without)
+        without = _normalised(proposal.scatter(1, token[:, None], 0.0))
         residual = torch.where(rejected[:, None], left, residual)
         proposal = torch.where(rejected[:, None], without, proposal)
         residual = torch.where(accepted[:, None], target_probs[:, column], residual)
         proposal = torch.where(accepted[:, None], draft_probs[:, column], proposal)
-    depth_coin = coins.target[rows, num_accepted]
-    return Acceptance(path, num_accepted, draw(residual, depth_coin))
+    own_token = draw(residual, coins.target[rows, num_accepted])
+    return Acceptance.along(tree, path, num_accepted, own_token)
 
 
 def _normalised(weights: Tensor) -> Tensor:

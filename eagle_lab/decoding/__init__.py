@@ -1,0 +1,1 @@
+"""Decoding: one loop, and one file per proposer."""

@@ -1,0 +1,69 @@
+"""EAGLE-2: the draft tree follows the drafter's confidence (2406.16858).
+
+Children are chosen, not drawn, at every temperature: which nodes survive the reranking may depend
+only on what was known before a draw, so drawn children cannot be pruned by their scores.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from eagle_lab.decoding.eagle import EagleProposer
+from eagle_lab.decoding.proposer import Context
+from eagle_lab.drafters.eagle1 import Eagle1
+from eagle_lab.errors import Infeasible
+from eagle_lab.models.target import Target
+from eagle_lab.tree.draft_tree import DraftTree
+from eagle_lab.tree.dynamic import best_of, check_dynamic, expand, rerank
+
+
+class EagleDynamic(EagleProposer):
+    """Grows `depth` levels of `width`, verifies the best `num_nodes`."""
+
+    def __init__(
+        self, target: Target, drafter: Eagle1, *, depth: int, width: int, num_nodes: int
+    ):
+        """Raises `Infeasible` if the pool or the draft vocabulary is too small."""
+        super().__init__(target, drafter)
+        check_dynamic(depth, width, num_nodes)
+        draft_vocab_size = drafter.config.draft_vocab_size or drafter.config.vocab_size
+        if width > draft_vocab_size:
+            raise Infeasible(f"tree.width={width} exceeds the draft vocabulary {draft_vocab_size}")
+        self.depth, self.width, self.max_nodes = depth, width, num_nodes
+
+    @torch.inference_mode()
+    def propose(self, context: Context) -> DraftTree:
+        """One pass of the drafter per level, the last one's children need none."""
+        hidden = self.root_hidden
+        scores = hidden.new_zeros(hidden.shape[:2], dtype=torch.float32)
+        pool_index = torch.zeros_like(context.roots)[:, None]
+        visible: Tensor | None = None
+        levels = []
+        for depth in range(1, self.depth + 1):
+            log_probs = torch.log_softmax(self.drafter.logits(hidden), dim=-1)
+            level = expand(log_probs, scores, pool_index, self.width)
+            level.tokens = self.target_ids(level.tokens)
+            levels.append(level)
+            if depth == self.depth:
+                break
+            frontier = best_of(level.scores, self.width)
+            scores = level.scores.gather(1, frontier)
+            pool_index = frontier + 1 + sum(entry.tokens.shape[1] for entry in levels[:-1])
+            parent = frontier // self.width
+            visible = self._visible(visible, parent)
+            hidden = self.guess(
+                level.tokens.gather(1, frontier), _rows_of(hidden, parent), depth, visible
+            )
+        return rerank(context.roots, levels, self.max_nodes)
+
+    def _visible(self, above: Tensor | None, parent: Tensor) -> Tensor:
+        """[B, K, M] slots a frontier node sees: its parent's row, and itself."""
+        batch, width = parent.shape
+        own = torch.eye(width, dtype=torch.bool, device=parent.device).expand(batch, -1, -1)
+        return own if above is None else torch.cat([_rows_of(above, parent), own], dim=2)
+
+
+def _rows_of(values: Tensor, index: Tensor) -> Tensor:
+    """`values` [B, K, X] at `index` [B, K] of their second dimension."""
+    return values.gather(1, index[:, :, None].expand(-1, -1, values.shape[-1]))

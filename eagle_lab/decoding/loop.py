@@ -1,0 +1,155 @@
+"""The loop that serves every method: propose, score, verify, keep, observe.
+
+It knows no method: what a method is lies in its proposer, and what text comes out follows from
+the target and the sampling law alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from eagle_lab.decoding.generation import Generation, Record
+from eagle_lab.decoding.proposer import Context, Proposer
+from eagle_lab.errors import UserError
+from eagle_lab.models.target import Scores, Target
+from eagle_lab.sampling import Coins, Sampling
+from eagle_lab.tree.draft_tree import DraftTree
+from eagle_lab.verify import Acceptance, VerifyCoins, verify
+
+
+@torch.inference_mode()
+def decode(
+    target: Target,
+    proposer: Proposer,
+    prompts: Sequence[Sequence[int]],
+    *,
+    sampling: Sampling | None = None,
+    max_new_tokens: int = 128,
+    row_keys: Sequence[int] | None = None,
+    on_tokens: Callable[[int, list[int]], None] | None = None,
+    keep_features: bool = False,
+) -> list[Generation]:
+    """Generate for a batch of prompts; returns one `Generation` per prompt, in order.
+
+    Args:
+        target: the model whose law the text follows.
+        proposer: the method.
+        prompts: token ids, one list per row.
+        sampling: the law, greedy by default.
+        max_new_tokens: exactly this many tokens unless an end-of-sequence id comes first.
+        row_keys: a 64-bit key per row for its coins (`sampling.row_key`); the row's index by
+            default.
+        on_tokens: called with (row, new tokens) as they arrive.
+        keep_features: also return the target's features.
+
+    Raises:
+        UserError: for an empty prompt, or one that does not fit the context.
+    """
+    check_fits(target, proposer.max_nodes, prompts, max_new_tokens)
+    if not prompts:
+        return []
+    clock = _Clock(target.device)
+    record = Record(prompts, max_new_tokens, target.eos_ids, on_tokens, keep_features)
+    context = Context(
+        tokens=[list(prompt) for prompt in prompts],
+        roots=torch.zeros(len(prompts), dtype=torch.long, device=target.device),
+        cache=target.new_cache(len(prompts)),
+        sampling=sampling or Sampling(),
+        coins=Coins(range(len(prompts)) if row_keys is None else row_keys),
+    )
+
+    # The first token is the target's own: an empty tree on the last prompt token.
+    scores = target.prefill(prompts, context.cache)
+    first = DraftTree.root_only(context.roots)
+    coins = VerifyCoins.toss(context.coins, first, context.cache.lengths - 1)
+    acceptance = verify(first, scores.logits, context.sampling, coins)
+    record.keep_prompt_features(scores.features)
+    acceptance, scores, _ = _emit(context, record, acceptance, scores, num_nodes=None)
+    if record.rows:
+        proposer.begin(context, scores.features)
+    prefill_s = clock.lap()
+
+    while record.rows:
+        rows = record.rows
+        tree = proposer.propose(context)
+        draft_s = clock.lap()
+        scores = target.score(tree, context.cache)
+        verify_s = clock.lap()
+
+        coins = VerifyCoins.toss(context.coins, tree, context.cache.lengths)
+        acceptance = verify(tree, scores.logits, context.sampling, coins)
+        context.cache.keep(acceptance.path, acceptance.num_accepted + 1)
+        record.keep_features(scores.features, acceptance)
+        acceptance, scores, going_on = _emit(
+            context, record, acceptance, scores, tree.num_nodes()
+        )
+        if len(going_on) < len(rows):
+            proposer.select(going_on)
+        rest_s = clock.lap()
+
+        if record.rows:
+            proposer.observe(context, acceptance, scores)
+        draft_s += clock.lap()
+        record.time_cycle(rows, draft_s, verify_s, rest_s)
+    return record.finish(prefill_s)
+
+
+def _emit(
+    context: Context,
+    record: Record,
+    acceptance: Acceptance,
+    scores: Scores,
+    num_nodes: Tensor | None,
+) -> tuple[Acceptance, Scores, list[int]]:
+    """Hand out the new tokens and drop the rows that finished.
+
+    Returns what the rows that go on have been given, and their places among the rows so far.
+    """
+    new_tokens = acceptance.token_lists()
+    context.append(new_tokens, acceptance.own_token)
+    num_rows = len(record.rows)
+    going_on = record.emit(new_tokens, num_nodes)
+    if len(going_on) < num_rows:
+        index = torch.tensor(going_on, dtype=torch.long, device=context.roots.device)
+        context.select(going_on)
+        acceptance, scores = acceptance.select(index), scores.select(index)
+    return acceptance, scores, going_on
+
+
+def check_fits(
+    target: Target, max_nodes: int, prompts: Sequence[Sequence[int]], max_new_tokens: int
+) -> None:
+    """Raise `UserError` unless every prompt, its answer and a last tree fit the context."""
+    if max_new_tokens < 1:
+        raise UserError(f"max_new_tokens={max_new_tokens} must be at least 1")
+    for row, prompt in enumerate(prompts):
+        if not prompt:
+            raise UserError(f"prompt {row} is empty; a prompt needs at least one token")
+        needed = len(prompt) + max_new_tokens + max_nodes + 1
+        if needed > target.context_length:
+            raise UserError(
+                f"prompt {row} has {len(prompt)} tokens; with {max_new_tokens} new tokens and "
+                f"{max_nodes + 1} tree slots it needs {needed}, but the context of "
+                f"{target.name} is {target.context_length}"
+            )
+
+
+class _Clock:
+    """Wall-clock laps that wait for the device."""
+
+    def __init__(self, device: torch.device):
+        self._cuda = device.type == "cuda"
+        self._last = 0.0
+        self.lap()
+
+    def lap(self) -> float:
+        """Seconds since the last lap."""
+        if self._cuda:
+            torch.cuda.synchronize()
+        now = time.perf_counter()
+        seconds, self._last = now - self._last, now
+        return seconds

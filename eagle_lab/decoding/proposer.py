@@ -1,0 +1,95 @@
+"""What a proposer is: the code that drafts, one batch of trees per cycle.
+
+The loop calls, in this order,
+
+    begin(context, features)                  once, behind the prefill
+    propose(context) -> DraftTree             every cycle
+    select(rows)                              whenever rows finish
+    observe(context, acceptance, scores)      after every cycle, for the rows that go on
+
+A proposer never sees a row that has finished: output is cut before anything observes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from eagle_lab.models.cache import TreeCache
+from eagle_lab.models.target import Scores
+from eagle_lab.sampling import Coins, Sampling
+from eagle_lab.tree.draft_tree import DraftTree
+from eagle_lab.verify import Acceptance
+
+
+@dataclass
+class Context:
+    """All per-row state of the rows under way (B of them).
+
+    Attributes:
+        tokens: prompt and emitted tokens of each row; the last one is the root.
+        roots: [B] the last emitted tokens, not yet in the cache.
+        cache: the target's cache; `cache.lengths` [B] are the roots' positions.
+        sampling: the law.
+        coins: the rows' coins.
+    """
+
+    tokens: list[list[int]]
+    roots: Tensor
+    cache: TreeCache
+    sampling: Sampling
+    coins: Coins
+
+    def append(self, new_tokens: list[list[int]], roots: Tensor) -> None:
+        """Add a cycle's tokens; `roots` [B] are their last ones."""
+        for row, tokens in zip(self.tokens, new_tokens, strict=True):
+            row.extend(tokens)
+        self.roots = roots
+
+    def select(self, rows: Sequence[int]) -> None:
+        """Keep only the chosen rows."""
+        index = torch.as_tensor(rows, dtype=torch.long, device=self.roots.device)
+        self.tokens = [self.tokens[row] for row in rows]
+        self.roots = self.roots[index]
+        self.cache.select(rows)
+        self.coins = self.coins.select(rows)
+
+
+class Proposer(Protocol):
+    """Drafts trees for a batch of rows.
+
+    Attributes:
+        max_nodes: most nodes a tree of this proposer has, the root not counted.
+    """
+
+    max_nodes: int
+
+    def begin(self, context: Context, features: Tensor) -> None:
+        """Take the prompts: `features` [B, T, F], row b holding its prompt's positions first."""
+
+    def propose(self, context: Context) -> DraftTree:
+        """Draft one tree per row, on the roots of `context`."""
+        ...
+
+    def observe(self, context: Context, acceptance: Acceptance, scores: Scores) -> None:
+        """Learn what was kept; `context` already ends with the new tokens."""
+
+    def select(self, rows: Sequence[int]) -> None:
+        """Keep only the state of the chosen rows."""
+
+
+class Stateless:
+    """Base of proposers that need nothing but the context."""
+
+    def begin(self, context: Context, features: Tensor) -> None:
+        """Nothing to remember."""
+
+    def observe(self, context: Context, acceptance: Acceptance, scores: Scores) -> None:
+        """Nothing to learn."""
+
+    def select(self, rows: Sequence[int]) -> None:
+        """Nothing to drop."""
