@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from eagle_lab.errors import UserError
+
 _PACKAGE = Path(__file__).resolve().parent
 CONF_DIR: Path = next(
     folder
@@ -47,6 +49,18 @@ def describe(group: str, extra_folders: Iterable[Path] = ()) -> str:
     lines = options(group, extra_folders)
     width = max(map(len, lines), default=0)
     return "\n".join(f"  {name:<{width}}  {line}".rstrip() for name, line in lines.items())
+
+
+def require_task(task: str | None) -> None:
+    """Refuse a command line without an experiment.
+
+    Raises:
+        UserError: lists the experiments.
+    """
+    if task is None:
+        raise UserError(
+            f"+experiment=NAME says what to do; experiments:\n{describe('experiment')}"
+        )
 
 
 def help_text(extra_folders: Iterable[Path] = ()) -> str:

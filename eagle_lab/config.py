@@ -28,10 +28,11 @@ from eagle_lab.errors import UserError
 class TargetConfig:
     """The model whose text is made faster; read by `models.load`."""
 
-    kind: str = MISSING
     name: str = MISSING
     feature_layers: list[int] | None = None
     trust_remote_code: bool = False
+    architecture: str = "llama"
+    tied_head: bool = False
 
 
 @dataclass
@@ -74,6 +75,17 @@ class EvalConfig:
     batch_size: int = MISSING
     repeats: int = MISSING
     timing: bool = MISSING
+    warmup: int = MISSING
+
+
+@dataclass
+class GridConfig:
+    """Tree sizes that the sweep task goes through, for one of the chosen methods."""
+
+    method: str = MISSING
+    depth: list[int] = MISSING
+    width: list[int] = MISSING
+    num_nodes: list[int] = MISSING
 
 
 @dataclass
@@ -115,6 +127,7 @@ class Config:
     tree: TreeConfig = field(default_factory=TreeConfig)
     method: dict[str, Any] = field(default_factory=dict)
     eval: EvalConfig = field(default_factory=EvalConfig)
+    grid: GridConfig = field(default_factory=GridConfig)
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     logger: LoggerConfig = field(default_factory=LoggerConfig)
     report: ReportConfig = field(default_factory=ReportConfig)
@@ -150,13 +163,13 @@ def check(config: DictConfig) -> None:
         UserError: naming the key.
     """
     _check_keys(config, Config, "")
-    missing = sorted(OmegaConf.missing_keys(config))
-    if missing:
-        raise UserError(f"{missing[0]} must be given: {missing[0]}=VALUE")
     try:
+        missing = sorted(OmegaConf.missing_keys(config))
         OmegaConf.to_container(config, resolve=True)
     except OmegaConfBaseException as error:
         raise UserError(explain(error) or str(error)) from error
+    if missing:
+        raise UserError(f"{missing[0]} must be given: {missing[0]}=VALUE")
 
 
 def _check_keys(config: DictConfig, schema: type, prefix: str) -> None:

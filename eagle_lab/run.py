@@ -18,7 +18,7 @@ from omegaconf import DictConfig
 
 from eagle_lab import catalog, failures
 from eagle_lab.config import CONF_DIR, check
-from eagle_lab.errors import UserError, choose
+from eagle_lab.errors import choose
 
 TASKS = {
     name: f"eagle_lab.tasks.{name}"
@@ -39,6 +39,7 @@ _HYDRA_FLAGS = {
 def main() -> int:
     """Run what the command line asks for and return the exit code."""
     arguments = sys.argv[1:]
+    failures.FAILED_JOBS.clear()
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then hands its errors to us instead of printing
     try:
         for flag in (word.partition("=")[0] for word in arguments if word.startswith("-")):
@@ -63,7 +64,7 @@ def _job(config: DictConfig) -> None:
     name = _place_in_sweep(config)
     try:
         check(config)
-        _require_task(config)
+        catalog.require_task(config.task)
         module = importlib.import_module(TASKS[choose(config.task, TASKS, "task")])
         if config.task not in _WITHOUT_TORCH:
             importlib.import_module("eagle_lab.tasks.job").reset(config.seed, config.threads)
@@ -86,12 +87,6 @@ def _place_in_sweep(config: DictConfig) -> str:
     config.output_dir = str(Path(config.output_dir) / str(state.job.num))
     print(f"job {state.job.num}: {' '.join(state.overrides.task)}")
     return f"job {state.job.num} failed: "
-
-
-def _require_task(config: DictConfig) -> None:
-    if config.task is None:
-        listing = catalog.describe("experiment")
-        raise UserError(f"+experiment=NAME says what to do; experiments:\n{listing}")
 
 
 def _own_folders(arguments: list[str]) -> list[Path]:

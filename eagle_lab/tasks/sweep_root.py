@@ -13,7 +13,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from eagle_lab import failures
+from eagle_lab import catalog, failures
 from eagle_lab.tasks.run_folder import RunFolder
 
 
@@ -26,6 +26,7 @@ class SweepRoot(Callback):
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Create, resume or refuse the root; a refusal ends the program before any job."""
         try:
+            catalog.require_task(config.task)
             self._folder = RunFolder.open(root_config(config), task="multirun")
         except Exception as error:
             # Hydra turns a callback's exceptions into warnings, so this one leaves by another door
