@@ -38,7 +38,8 @@ _HYDRA_FLAGS = {
 
 def main() -> int:
     """Run what the command line asks for and return the exit code."""
-    arguments = sys.argv[1:]
+    arguments = sorted(sys.argv[1:], key=_is_override)  # Hydra's parser wants its options first
+    sys.argv[1:] = arguments
     failures.FAILED_JOBS.clear()
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then hands its errors to us instead of printing
     try:
@@ -87,6 +88,10 @@ def _place_in_sweep(config: DictConfig) -> str:
     config.output_dir = str(Path(config.output_dir) / str(state.job.num))
     print(f"job {state.job.num}: {' '.join(state.overrides.task)}")
     return f"job {state.job.num} failed: "
+
+
+def _is_override(word: str) -> bool:
+    return not word.startswith("-") and ("=" in word or word.startswith("~"))
 
 
 def _own_folders(arguments: list[str]) -> list[Path]:

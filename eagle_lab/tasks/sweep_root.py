@@ -41,6 +41,11 @@ class SweepRoot(Callback):
             else:
                 self._folder.finish()
 
+    def __del__(self) -> None:
+        # Hydra calls nobody when the jobs of a sweep cannot be composed
+        if self._folder is not None:
+            self._folder.close()
+
 
 def root_config(config: DictConfig) -> DictConfig:
     """The jobs' common configuration, and the grid under `sweep`."""

@@ -1,0 +1,350 @@
+"""The command line: one clear line for every mistake, the right exit code, nothing littered."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from omegaconf import DictConfig
+
+from eagle_lab import catalog, run
+from eagle_lab.tasks.run_folder import RunFolder
+
+Main = Callable[..., int]
+
+
+class FakeTask(ModuleType):
+    """A task that notes the configurations it was given and then does `act`."""
+
+    def __init__(self) -> None:
+        super().__init__("fake_task")
+        self.configs: list[DictConfig] = []
+        self.act: Callable[[DictConfig], Any] = lambda config: None
+
+    def run(self, config: DictConfig) -> None:
+        self.configs.append(config)
+        self.act(config)
+
+
+@pytest.fixture
+def task(monkeypatch: pytest.MonkeyPatch) -> FakeTask:
+    fake = FakeTask()
+    monkeypatch.setitem(sys.modules, "fake_task", fake)
+    monkeypatch.setitem(run.TASKS, "fake", "fake_task")
+    return fake
+
+
+@pytest.fixture
+def main(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, task: FakeTask) -> Iterator[Main]:
+    """`main(*arguments)` in an empty folder, with a folder of own experiments beside it."""
+    own = tmp_path / "own"
+    write(
+        own / "experiment/own.yaml",
+        "# @package _global_\n# An experiment of one's own\ntask: fake\n",
+    )
+    write(own / "experiment/misspelt.yaml", "# @package _global_\ntask: fake\ntree:\n  dpeth: 3\n")
+    write(
+        own / "experiment/mistyped.yaml", "# @package _global_\ntask: fake\ntree:\n  depth: six\n"
+    )
+    write(own / "experiment/broken.yaml", "# @package _global_\ntask: [fake\ntree: {\n")
+    write(own / "experiment/unknown_task.yaml", "# @package _global_\ntask: fakke\n")
+    write(
+        own / "sweep/own_grid.yaml",
+        "# @package _global_\nhydra:\n  mode: MULTIRUN\n  sweeper:\n    params:\n"
+        "      tree.depth: 1,2\n      tree.width: 3,4\n",
+    )
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
+
+    def call(*arguments: str) -> int:
+        monkeypatch.setattr(sys, "argv", ["run", "--config-dir", str(own), *arguments])
+        return run.main()
+
+    yield call
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+BAD_COMMANDS = [
+    (["+experiment=ownn"], ["ownn", "own", "Did you mean 'own'"]),
+    (["experiment=own"], ["+experiment=own"]),
+    (["+experiment=own", "target=smolm2_135m"], ["smolm2_135m", "tiny_random", "smollm2_135m"]),
+    (["+experiment=own", "drafter=eagle9"], ["eagle9", "Did you mean 'eagle1'"]),
+    (["+experiment=own", "method=[no_such_method]"], ["unknown method 'no_such_method'"]),
+    (
+        ["+experiment=own", "tree.dpeth=3"],
+        ["tree.dpeth", "tree.width", "Did you mean 'tree.depth'"],
+    ),
+    (["+experiment=own", "+tree.dpeth=3"], ["tree.dpeth", "Did you mean 'tree.depth'"]),
+    (["+experiment=own", "++tree.dpeth=3"], ["tree.dpeth", "Did you mean 'tree.depth'"]),
+    (["+experiment=own", "+sede=3"], ["sede", "Did you mean 'seed'"]),
+    (["+experiment=own", "evall.turns=3"], ["evall", "Did you mean 'eval'"]),
+    (["+experiment=own", "method.vanila.x=3"], ["method.vanila"]),
+    (["+experiment=own", "tree.depth=six"], ["tree.depth=six", "whole number"]),
+    (["+experiment=own", "tree.depth=1.5"], ["tree.depth=1.5", "whole number"]),
+    (["+experiment=own", "eval.top_p=high"], ["eval.top_p=high", "not a number"]),
+    (["+experiment=own", "eval.timing=maybe"], ["eval.timing=maybe", "true nor false"]),
+    (["+experiment=own", "tree.depth=null"], ["tree.depth", "null"]),
+    (["+experiment=own", "tree.depth=[1,"], ["tree.depth=[1,", "key=value"]),
+    (["+experiment=own", "tree.depth=1,2"], ["tree.depth=1,2", "--multirun"]),
+    (["+experiment=own", "tree=4"], ["groups", "tree"]),
+    (["+experiment=own", "target=hf"], ["target.name"]),
+    (["+experiment=own", "seed=-1"], ["seed=-1"]),
+    (["+experiment=own", "threads=0"], ["threads=0"]),
+    (["+experiment=own", "output_dir=${tre.depth}"], ["tre.depth"]),
+    (["+experiment=own", "~nothing"], ["nothing"]),
+    (["+experiment=misspelt"], ["tree.dpeth", "tree.depth", "experiment/misspelt.yaml"]),
+    (["+experiment=mistyped"], ["six", "whole number", "experiment/mistyped.yaml"]),
+    (["+experiment=broken"], ["broken.yaml", "line 3"]),
+    (["+experiment=unknown_task"], ["fakke", "Did you mean 'fake'"]),
+    (["+experiment=own", "+sweep=own_gird"], ["own_gird", "Did you mean 'own_grid'"]),
+    (["own"], ["own", "key=value"]),
+    (["--multi-run"], ["--multi-run", "Did you mean '--multirun'"]),
+    (["-m", "+experiment=own", "output_dir=grid", "tree.depth=1,six"], ["tree.depth=six"]),
+]
+
+
+@pytest.mark.parametrize(("arguments", "words"), BAD_COMMANDS, ids=lambda value: " ".join(value))
+def test_a_mistake_is_one_line_that_names_the_way_out(
+    main: Main,
+    task: FakeTask,
+    capfd: pytest.CaptureFixture[str],
+    arguments: list[str],
+    words: list[str],
+) -> None:
+    assert main(*arguments) == 1
+    printed = capfd.readouterr()
+    assert len(printed.err.splitlines()) == 1, printed.err
+    for word in words:
+        assert word in printed.err
+    assert "Traceback" not in printed.err + printed.out
+    assert task.configs == []
+
+
+def test_a_missing_folder_of_own_experiments_is_named(
+    main: Main, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main("--config-dir", "nowhere", "+experiment=own") == 1
+    error = capfd.readouterr().err
+    assert len(error.splitlines()) == 1
+    assert "nowhere" in error
+
+
+def test_without_an_experiment_all_of_them_are_listed(
+    main: Main, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main() == 1
+    error = capfd.readouterr().err
+    assert error.startswith("+experiment=NAME")
+    assert all(name in error for name in catalog.options("experiment"))
+
+
+def test_help_lists_experiments_methods_and_targets_with_their_lines(
+    main: Main, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main("--help") == 0
+    printed = capfd.readouterr().out
+    assert "An experiment of one's own" in printed
+    for group in ("experiment", "method", "target", "sweep"):
+        for name, line in catalog.options(group).items():
+            assert name in printed
+            assert line in printed
+
+
+def test_an_own_experiment_runs_and_leaves_nothing_behind(main: Main, task: FakeTask) -> None:
+    assert main("+experiment=own", "tree.depth=4", "output_dir=results") == 0
+    assert [config.tree.depth for config in task.configs] == [4]
+    assert task.configs[0].output_dir == "results"
+    assert "hydra" not in task.configs[0]
+    assert list(Path.cwd().iterdir()) == []
+
+
+def test_every_key_of_the_default_folder_has_task_and_time(main: Main, task: FakeTask) -> None:
+    assert main("+experiment=own") == 0
+    assert task.configs[0].output_dir.startswith("runs/fake/20")
+
+
+def open_and_finish(config: DictConfig) -> None:
+    with RunFolder.open(config, task="fake") as folder:
+        folder.finish()
+
+
+def test_a_sweep_numbers_its_jobs_and_a_failing_one_leaves_the_others_running(
+    main: Main, task: FakeTask, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def act(config: DictConfig) -> None:
+        if config.tree.depth == 1 and config.tree.width == 4:
+            raise ValueError("this one cannot be")
+        open_and_finish(config)
+
+    task.act = act
+    assert main("+experiment=own", "+sweep=own_grid", "output_dir=grid") == 1
+    sizes = [(config.tree.depth, config.tree.width) for config in task.configs]
+    assert sizes == [(1, 3), (1, 4), (2, 3), (2, 4)]
+    assert [config.output_dir for config in task.configs] == [f"grid/{i}" for i in range(4)]
+    error = capfd.readouterr().err
+    assert error.startswith("job 1 failed: ValueError: this one cannot be at ")
+    assert len(error.splitlines()) == 1
+    assert provenance("grid")["status"] == "running"
+    assert provenance("grid/3")["status"] == "finished"
+    assert sorted(p.name for p in Path.cwd().iterdir()) == ["grid"]
+
+    task.act = open_and_finish
+    assert main("+experiment=own", "+sweep=own_grid", "output_dir=grid") == 0
+    assert provenance("grid")["status"] == "finished"
+    assert provenance("grid/1")["status"] == "finished"
+
+
+def provenance(folder: str) -> dict[str, Any]:
+    return json.loads((Path(folder) / "provenance.json").read_text())
+
+
+def test_another_grid_in_the_same_root_is_refused_before_any_job(
+    main: Main, task: FakeTask, capfd: pytest.CaptureFixture[str]
+) -> None:
+    task.act = open_and_finish
+    command = ["+experiment=own", "-m", "output_dir=grid"]
+    assert main(*command, "tree.depth=1,2,3") == 0
+    with pytest.raises(SystemExit) as stop:
+        main(*command, "tree.depth=4,5")
+    assert stop.value.code == 1
+    error = capfd.readouterr().err
+    assert len(error.splitlines()) == 1
+    assert "sweep.tree.depth is 1,2,3 there, 4,5 now" in error
+    assert len(task.configs) == 3
+    assert main(*command, "tree.depth=4,5", "overwrite=true") == 0
+    assert sorted(p.name for p in Path("grid").iterdir() if p.is_dir()) == ["0", "1"]
+
+
+def test_each_job_of_a_sweep_draws_the_same_numbers(main: Main, task: FakeTask) -> None:
+    drawn = []
+    task.act = lambda config: drawn.append(
+        (random.random(), float(np.random.random()), torch.rand(1).item())
+    )
+    assert main("+experiment=own", "+sweep=own_grid", "output_dir=grid") == 0
+    assert len(drawn) == 4
+    assert len(set(drawn)) == 1
+
+
+def test_a_full_disk_is_one_line(
+    main: Main, task: FakeTask, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def act(config: DictConfig) -> None:
+        try:
+            raise OSError(errno.ENOSPC, "No space left on device", "features.safetensors")
+        except OSError as error:
+            raise RuntimeError("could not save") from error
+
+    task.act = act
+    assert main("+experiment=own") == 1
+    error = capfd.readouterr().err
+    assert len(error.splitlines()) == 1
+    assert "disk is full while writing features.safetensors" in error
+
+
+def test_an_unforeseen_error_is_one_line_with_its_place(
+    main: Main, task: FakeTask, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def act(config: DictConfig) -> None:
+        raise RuntimeError("two\nlines")
+
+    task.act = act
+    assert main("+experiment=own") == 1
+    error = capfd.readouterr().err
+    assert len(error.splitlines()) == 1
+    assert error.startswith("RuntimeError: two lines at eagle_lab/run.py:")
+    assert "HYDRA_FULL_ERROR=1" in error
+
+
+def test_ctrl_c_is_one_line_and_exit_code_130(
+    main: Main, task: FakeTask, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def act(config: DictConfig) -> None:
+        with RunFolder.open(config, task="fake") as folder:
+            folder.append_jsonl("rows.jsonl", {"row": 1})
+            raise KeyboardInterrupt
+
+    task.act = act
+    assert main("+experiment=own", "output_dir=results") == 130
+    error = capfd.readouterr().err.strip()
+    assert error == "interrupted; output_dir=results on the same command goes on from here"
+    assert Path("results/rows.jsonl.partial").read_text() == '{"row": 1}\n'
+
+
+PROGRAM = """
+import sys
+from eagle_lab import run
+run.TASKS["fake"] = "fake_task"
+sys.exit(run.main())
+"""
+
+
+def start(folder: Path, task: str, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+    """A process of its own whose task `fake` has the body `task`."""
+    write(folder / "fake_task.py", f"import sys, time\ndef run(config):\n    {task}\n")
+    write(folder / "experiment/own.yaml", "# @package _global_\ntask: fake\n")
+    command = ["--config-dir", str(folder), "+experiment=own", *arguments]
+    return subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, *command],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(folder), **environment},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize("arguments", [[], ["-m", "seed=1,2"]], ids=["run", "multirun"])
+def test_a_real_interrupt_ends_the_program_with_130(tmp_path: Path, arguments: list[str]) -> None:
+    process = start(tmp_path, 'open("started", "w").close(); time.sleep(60)', *arguments)
+    while not (tmp_path / "started").exists():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert error.strip().startswith("interrupted")
+    assert "Traceback" not in error
+    assert len(error.strip().splitlines()) == 1
+
+
+def test_the_traceback_is_behind_an_environment_variable(tmp_path: Path) -> None:
+    process = start(tmp_path, 'raise ValueError("odd")', HYDRA_FULL_ERROR="1")
+    _, error = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert "Traceback" in error
+    assert "ValueError: odd" in error
+
+
+def test_the_module_is_a_program(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "eagle_lab.run", "+experiment=no_such_thing"],
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("unknown experiment 'no_such_thing'")
+    assert len(done.stderr.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
