@@ -43,7 +43,7 @@ class EagleProposer:
         self.target = target
         self.drafter = drafter
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def begin(self, context: Context, features: Tensor) -> None:
         """Read all pairs of the prompts."""
         self.cache = TreeCache(1, len(context.tokens), context.roots.device)
@@ -52,7 +52,7 @@ class EagleProposer:
         tokens = torch.tensor(following, device=context.roots.device)
         self._extend(tokens, features, context.cache.lengths)
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def observe(self, context: Context, acceptance: Acceptance, scores: Scores) -> None:
         """Replace guessed pairs by true ones: the accepted nodes' and the new root's."""
         path = acceptance.path[:, :, None].expand(-1, -1, scores.features.shape[-1])

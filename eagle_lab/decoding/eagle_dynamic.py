@@ -32,7 +32,7 @@ class EagleDynamic(EagleProposer):
             raise Infeasible(f"tree.width={width} exceeds the draft vocabulary {draft_vocab_size}")
         self.depth, self.width, self.max_nodes = depth, width, num_nodes
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def propose(self, context: Context) -> DraftTree:
         """One pass of the drafter per level, the last one's children need none."""
         hidden = self.root_hidden

@@ -41,7 +41,7 @@ class EagleStatic(EagleProposer):
             self.parents[None], torch.ones_like(self.parents[None], dtype=torch.bool)
         )[0]
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def propose(self, context: Context) -> DraftTree:
         """One pass of the drafter per level that has children below it."""
         batch, columns = len(context.tokens), self.max_nodes + 1

@@ -21,7 +21,7 @@ from eagle_lab.tree.draft_tree import DraftTree
 from eagle_lab.verify import Acceptance, VerifyCoins, verify
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def decode(
     target: Target,
     proposer: Proposer,

@@ -78,7 +78,7 @@ class TreeCache:
     def keep(self, path: Tensor, counts: Tensor) -> None:
         """Commit the tree slots `path` [B, A] of each row, the first `counts` [B] of them.
 
-        The moved slots go through a temporary, so a path may overlap its destination. Entries of
+        A is at most the number of columns of the last pass. The moved slots go through a temporary, so a path may overlap its destination. Entries of
         `path` behind `counts` are ignored.
         """
         steps = torch.arange(path.shape[1], device=path.device)
@@ -87,9 +87,6 @@ class TreeCache:
             source = torch.where(moved, path, steps) + self.lengths[:, None]
             target = steps + self.lengths[:, None]
             rows = self._rows[:, None]
-            # A row near the end of the store may name slots past it; those are never moved.
-            last = self._store.shape[3] - 1
-            source, target = source.clamp(max=last), target.clamp(max=last)
             self._store[:, :, rows, target] = self._store[:, :, rows, source]
         self.advance(counts)
 

@@ -148,7 +148,7 @@ class Target:
         """An empty cache for `num_rows` rows."""
         return TreeCache(self.num_layers, num_rows, self.device)
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def extend(self, tokens: Tensor, counts: Tensor, cache: TreeCache) -> Scores:
         """Append `tokens` [B, T], the first `counts` [B] of each row, and commit them.
 
@@ -172,7 +172,7 @@ class Target:
             tokens[row, : len(prompt)] = torch.tensor(prompt)
         return self.extend(tokens.to(self.device), counts.to(self.device), cache)
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def score(self, tree: DraftTree, cache: TreeCache) -> Scores:
         """Logits and features at every column of `tree`, nothing committed."""
         positions = cache.lengths[:, None] + tree.depths
@@ -211,7 +211,7 @@ class Target:
             for handle in handles:
                 handle.remove()
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def _check_head(self) -> None:
         """Prove on one token that `head` over the feature is the model's own output."""
         token = torch.zeros(1, 1, dtype=torch.long, device=self.device)

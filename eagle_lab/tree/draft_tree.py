@@ -77,6 +77,7 @@ class DraftTree:
             valid = torch.ones_like(tokens, dtype=torch.bool)
         ancestors = ancestors_of(parents, valid)
         depths = ancestors.sum(-1) - 1
+        max_depth = min(max_depth, tokens.shape[1] - 1)
         return cls(tokens, parents, valid, depths, ancestors, max_depth, draft_probs)
 
     @classmethod
