@@ -25,7 +25,7 @@ ROLES = ("system", "user", "assistant")
 Message = dict[str, str]
 
 
-class BadRow(Exception):
+class RowError(Exception):
     """A row that is no question; the reader of the file adds where it stands."""
 
 
@@ -108,7 +108,7 @@ def load_questions(source: str | Path) -> list[Question]:
             raise UserError(
                 f"{path}, line {number}: not valid JSON ({error.msg}, column {error.colno})"
             ) from None
-        except BadRow as error:
+        except RowError as error:
             raise UserError(f"{path}, line {number}: {error}") from None
         first = line_of.setdefault(question.question_id, number)
         if first != number:
@@ -123,9 +123,9 @@ def load_questions(source: str | Path) -> list[Question]:
 
 
 def parse_row(row: Any, *, default_id: str | int) -> Question:
-    """Turn one decoded row into a Question; BadRow says what is wrong with it."""
+    """Turn one decoded row into a Question; RowError says what is wrong with it."""
     if not isinstance(row, dict):
-        raise BadRow(f"a row must be a JSON object, not {type(row).__name__}")
+        raise RowError(f"a row must be a JSON object, not {type(row).__name__}")
     if "messages" in row and "turns" not in row:
         turns = user_turns(row["messages"])
         question_id = row.get("question_id", row.get("id", default_id))
@@ -135,39 +135,39 @@ def parse_row(row: Any, *, default_id: str | int) -> Question:
         missing = [key for key in ("question_id", "category", "turns") if key not in row]
         if missing:
             found = ", ".join(row) or "none"
-            raise BadRow(f"missing key '{missing[0]}' (keys found: {found})")
+            raise RowError(f"missing key '{missing[0]}' (keys found: {found})")
         turns, question_id, category = row["turns"], row["question_id"], row["category"]
         known = ("question_id", "category", "turns")
         extra = {key: value for key, value in row.items() if key not in known}
     if isinstance(question_id, bool) or not isinstance(question_id, str | int):
-        raise BadRow(f"question_id must be text or an integer, not {question_id!r}")
+        raise RowError(f"question_id must be text or an integer, not {question_id!r}")
     if not isinstance(category, str) or not category:
-        raise BadRow(f"category must be text, not {category!r}")
+        raise RowError(f"category must be text, not {category!r}")
     if not isinstance(turns, list) or not turns:
-        raise BadRow("'turns' must be a list with at least one text")
+        raise RowError("'turns' must be a list with at least one text")
     for index, turn in enumerate(turns, start=1):
         if not isinstance(turn, str) or not turn.strip():
-            raise BadRow(f"turn {index} is empty or no text")
+            raise RowError(f"turn {index} is empty or no text")
     return Question(question_id, category, tuple(turns), extra)
 
 
 def user_turns(messages: Any) -> list[str]:
-    """The user's texts of a chat: [system], user, assistant, user, ...; BadRow otherwise."""
+    """The user's texts of a chat: [system], user, assistant, user, ...; RowError otherwise."""
     if not isinstance(messages, list) or not messages:
-        raise BadRow("'messages' must be a list with at least one message")
+        raise RowError("'messages' must be a list with at least one message")
     for index, message in enumerate(messages, start=1):
         if not isinstance(message, dict) or not {"role", "content"} <= message.keys():
-            raise BadRow(f"message {index} needs 'role' and 'content'")
+            raise RowError(f"message {index} needs 'role' and 'content'")
         if message["role"] not in ROLES:
-            raise BadRow(f"message {index}: unknown role {message['role']!r}; allowed: {ROLES}")
+            raise RowError(f"message {index}: unknown role {message['role']!r}; allowed: {ROLES}")
         if not isinstance(message["content"], str) or not message["content"].strip():
-            raise BadRow(f"message {index} is empty or no text")
+            raise RowError(f"message {index} is empty or no text")
     spoken = messages[1:] if messages[0]["role"] == "system" else messages
     for index, message in enumerate(spoken):
         if message["role"] != ROLES[1 + index % 2]:
-            raise BadRow("user and assistant must take turns, the user first")
+            raise RowError("user and assistant must take turns, the user first")
     if not spoken:
-        raise BadRow("no user message")
+        raise RowError("no user message")
     return [message["content"] for message in spoken if message["role"] == "user"]
 
 

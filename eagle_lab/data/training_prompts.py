@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 import re
 import tomllib
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -19,9 +20,9 @@ from eagle_lab.data.prompts import PROMPTS_FOLDER, Question, builtin_prompts, lo
 from eagle_lab.errors import UserError
 
 TWO_TURN_SHARE = 0.3
-MAX_TRIES = 1000  # draws in a row that gave nothing new: the templates are used up
+MAX_TRIES = 300  # draws in a row that gave nothing new: the templates of a category are used up
 SLOT = re.compile(r"\{\{|\}\}|\{(\w+)(?:=(\d+)\.\.(\d+))?\}")
-ARTICLE = re.compile(r"\b([Aa])\(n\) (?=([\"']?)(\w+))")
+ARTICLE = re.compile(r"\b([Aa])\(n\) (?=[\"']?(\w+))")
 SOUNDS_LIKE_A_CONSONANT = ("uni", "use", "eu", "one", "ut")
 
 
@@ -37,7 +38,7 @@ class Group:
 def training_prompts(num: int, seed: int = 0, exclude: Iterable[Question] = ()) -> list[Question]:
     """The first `num` training prompts of a seed: all different, about 30 % with two turns.
 
-    Categories take turns. `exclude` adds questions no turn of which may occur.
+    Categories take turns; one whose templates are used up drops out. `exclude` adds questions no turn of which may occur.
 
     Raises:
         UserError: more prompts asked for than the templates can make.
@@ -60,16 +61,20 @@ def _generate(seed: int, exclude: Iterable[Question]) -> Iterator[Question]:
     seen = {_plain(turn) for question in exclude for turn in question.turns}
     for name in builtin_prompts():
         seen |= {_plain(turn) for question in load_questions(name) for turn in question.turns}
+    waiting = deque(groups)
     number = num_tries = 0
-    while num_tries < MAX_TRIES:
-        category = list(groups)[number % len(groups)]
-        (group,) = draw.choices(groups[category], weights[category])
+    while waiting:
+        (group,) = draw.choices(groups[waiting[0]], weights[waiting[0]])
         turns = _conversation(group, draw)
         if _plain(turns[0]) in seen:
             num_tries += 1
+            if num_tries == MAX_TRIES:  # this category is used up
+                waiting.popleft()
+                num_tries = 0
             continue
         seen.add(_plain(turns[0]))
-        yield Question(f"train-{seed}-{number}", category, turns)
+        yield Question(f"train-{seed}-{number}", group.category, turns)
+        waiting.rotate(-1)
         number, num_tries = number + 1, 0
 
 
@@ -113,8 +118,9 @@ def _pick(key: str, draw: random.Random, values: dict[str, str]) -> str:
 
 
 def _article(match: re.Match[str]) -> str:
-    article, quote, word = match.groups()
+    article, word = match.groups()
     vowel = word[0] in "aeiouAEIOU" and not word.lower().startswith(SOUNDS_LIKE_A_CONSONANT)
+    vowel = vowel or word[0] == "8" or word in ("11", "18")
     return f"{article}{'n' if vowel else ''} "
 
 
