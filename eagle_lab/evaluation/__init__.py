@@ -1,0 +1,1 @@
+"""Measuring: the benchmark runner, its statistics, and the arithmetic of speculative decoding."""

@@ -1,0 +1,85 @@
+"""Paired bootstrap over questions: 95 % intervals for ratios of sums.
+
+Knows nothing of methods or models. All statistics of a run use the same resamples
+(`question_weights`), so that methods are compared on equal questions. What is resampled is
+the question with everything that was measured on it (turns, repeats), never a single turn:
+the turns of one question are not independent.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+FloatArray = NDArray[np.float64]
+
+
+class Interval(NamedTuple):
+    """Both ends of an interval; None where it cannot be told."""
+
+    low: float | None
+    high: float | None
+
+
+NO_INTERVAL = Interval(None, None)
+
+
+def question_weights(num_questions: int, *, num_resamples: int = 10_000, seed: int) -> FloatArray:
+    """How often each question is drawn in each resample, `[num_resamples, num_questions]`.
+
+    A row sums to `num_questions`: the counts of drawing that many with replacement.
+    """
+    if num_questions < 1:
+        raise ValueError("a bootstrap needs at least one question")
+    generator = np.random.default_rng(seed)
+    shares = np.full(num_questions, 1.0 / num_questions)
+    return generator.multinomial(num_questions, shares, size=num_resamples).astype(np.float64)
+
+
+def resampled_ratio(
+    weights: FloatArray, numerator: ArrayLike, denominator: ArrayLike
+) -> FloatArray:
+    """Ratio of sums in each resample, `[num_resamples]`; NaN where the lower sum is 0.
+
+    Args:
+        weights: from `question_weights`, `[num_resamples, num_questions]`.
+        numerator, denominator: one sum per question, `[num_questions]`.
+    """
+    above = weights @ np.asarray(numerator, dtype=np.float64)
+    below = weights @ np.asarray(denominator, dtype=np.float64)
+    return np.divide(above, below, out=np.full(len(above), np.nan), where=below != 0)
+
+
+def percentile_interval(values: FloatArray, *, level: float = 0.95) -> Interval:
+    """Middle `level` share of the resampled values (Efron's percentile interval)."""
+    known = values[np.isfinite(values)]
+    if not len(known):
+        return NO_INTERVAL
+    tail = 50.0 * (1.0 - level)
+    low, high = np.percentile(known, [tail, 100.0 - tail])
+    return Interval(float(low), float(high))
+
+
+def ratio_interval(weights: FloatArray, numerator: ArrayLike, denominator: ArrayLike) -> Interval:
+    """95 % interval of a ratio of sums; none with fewer than two questions."""
+    if weights.shape[1] < 2:
+        return NO_INTERVAL
+    return percentile_interval(resampled_ratio(weights, numerator, denominator))
+
+
+def relative_interval(
+    weights: FloatArray, ratio: tuple[ArrayLike, ArrayLike], base: tuple[ArrayLike, ArrayLike]
+) -> Interval:
+    """95 % interval of one ratio of sums over another, both of the same resampled questions.
+
+    Args:
+        ratio, base: (numerator, denominator), one sum per question each.
+    """
+    if weights.shape[1] < 2:
+        return NO_INTERVAL
+    ours, theirs = resampled_ratio(weights, *ratio), resampled_ratio(weights, *base)
+    return percentile_interval(
+        np.divide(ours, theirs, out=np.full(len(ours), np.nan), where=theirs != 0)
+    )

@@ -1,0 +1,34 @@
+"""Peak memory of a stretch of work: CUDA's own peak, or the process's on a CPU."""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+
+
+class PeakMemory:
+    """Peak since `start`, in MiB.
+
+    On a CPU the operating system knows one peak per process, which never falls: there it is the
+    peak since the process began.
+    """
+
+    def __init__(self, device: torch.device):
+        self.device = device
+
+    def start(self) -> None:
+        """Forget the peak so far, where that can be done."""
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.device)
+
+    def megabytes(self) -> float | None:
+        """The peak, or None where nobody counts it."""
+        if self.device.type == "cuda":
+            return torch.cuda.max_memory_allocated(self.device) / 2**20
+        try:
+            import resource
+        except ImportError:  # Windows
+            return None
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak / (2**20 if sys.platform == "darwin" else 2**10)

@@ -1,0 +1,96 @@
+"""What a bench found: its summary tables and the proof of equality, from its rows.
+
+Knows no files; the tasks write what stands here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from eagle_lab.evaluation.matching import TIE_GAP, match_rows, measure_noise, teacher_of
+from eagle_lab.evaluation.method import VANILLA, Method, key_of
+from eagle_lab.evaluation.metrics import Conditions, acceptance, summarise, summarise_categories
+from eagle_lab.evaluation.plan import BenchSettings
+from eagle_lab.evaluation.sums import Row
+from eagle_lab.models.target import Target
+
+
+@dataclass(frozen=True)
+class BenchResults:
+    """Tables of a bench, rows as dictionaries.
+
+    Attributes:
+        summary: one row per method and setting (`metrics.COLUMNS`).
+        by_category: one row per method, setting and category (`metrics.CATEGORY_COLUMNS`).
+        divergences: first divergences from vanilla, ties included
+            (`matching.DIVERGENCE_COLUMNS`).
+        noise: how much the target's logits depend on the size of a pass; None when sampling.
+        acceptance: per method and setting, acceptance by depth and accepted lengths.
+    """
+
+    summary: list[Row]
+    by_category: list[Row]
+    divergences: list[Row]
+    noise: dict[str, float | int] | None
+    acceptance: list[Row]
+
+    def as_json(self) -> dict[str, Any]:
+        """The contents of summary.json."""
+        return {
+            "methods": self.summary,
+            "divergences": self.divergences,
+            "num_ties": sum(row["verdict"] == "tie" for row in self.divergences),
+            "num_mismatches": sum(row["verdict"] == "mismatch" for row in self.divergences),
+            "tie_gap": TIE_GAP,
+            "logit_noise": self.noise,
+            "acceptance": self.acceptance,
+        }
+
+
+def evaluate(
+    target: Target, methods: Sequence[Method], rows: Sequence[Row], settings: BenchSettings
+) -> BenchResults:
+    """Summarise the rows of a bench; at temperature 0 also hold them against vanilla's."""
+    conditions = Conditions(settings.batch_size, settings.sampling.temperature, settings.seed)
+    by_method = {
+        method.key: [row for row in rows if key_of(row) == method.key] for method in methods
+    }
+    vanilla = next(by_method[method.key] for method in methods if method.name == VANILLA)
+    rates: dict[tuple[object, ...], float] = {}
+    divergences: list[Row] = []
+    noise = None
+    if settings.sampling.greedy:
+        noise = measure_noise(target, vanilla)
+        teacher = teacher_of(target)
+        for method in methods:
+            if method.infeasible is None and not method.lossy:
+                report = match_rows(by_method[method.key], vanilla, teacher)
+                rates[method.key] = report.rate
+                divergences += report.divergences
+    return BenchResults(
+        summary=[
+            summarise(
+                method,
+                by_method[method.key],
+                vanilla,
+                conditions,
+                greedy_match_rate=rates.get(method.key),
+            )
+            for method in methods
+        ],
+        by_category=[
+            row
+            for method in methods
+            for row in summarise_categories(method, by_method[method.key], vanilla, conditions)
+        ],
+        divergences=divergences,
+        noise=noise,
+        acceptance=[
+            {"method": method.name, **method.settings}
+            | acceptance(by_method[method.key], method.depth)
+            for method in methods
+            if method.infeasible is None
+        ],
+    )

@@ -1,0 +1,201 @@
+"""The benchmark runner: methods x questions x repeats x turns, interleaved in one run.
+
+Every batch of turns is decoded by all methods, one right after the other and each time in another
+order, so that a machine that slows down slows all of them. Rows are handed on as they come;
+given the rows of an interrupted run, only what is missing is decoded. Knows no configuration and
+no files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from rich.console import Console
+
+from eagle_lab.data.chat import ChatTemplate, check_fits
+from eagle_lab.data.prompts import Question
+from eagle_lab.decoding.loop import Generation, decode
+from eagle_lab.evaluation.memory import PeakMemory
+from eagle_lab.evaluation.method import VANILLA, Method, key_of
+from eagle_lab.evaluation.plan import (
+    Answers,
+    Batch,
+    BenchSettings,
+    check_prompts,
+    plan_batches,
+)
+from eagle_lab.evaluation.progress import BenchProgress
+from eagle_lab.evaluation.sums import Row
+from eagle_lab.models.target import Target
+from eagle_lab.sampling import row_key
+
+WARMUP_TOKENS = 16
+
+
+class Bench:
+    """One run of methods over questions.
+
+    Args:
+        target: the model.
+        methods: vanilla among them; infeasible ones are left out of the run.
+        questions: what is asked, in order.
+        settings: how it is asked.
+        write: called with each new row.
+        console: where to draw progress; None draws nothing.
+
+    Raises:
+        UserError: a prompt does not fit the target's context.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        methods: Sequence[Method],
+        questions: Sequence[Question],
+        settings: BenchSettings,
+        *,
+        write: Callable[[Row], None] | None = None,
+        console: Console | None = None,
+    ):
+        self.target, self.settings, self.console = target, settings, console
+        self.methods = [method for method in methods if method.infeasible is None]
+        if VANILLA not in [method.name for method in self.methods]:
+            raise ValueError("a bench needs vanilla")
+        if len({method.key for method in self.methods}) < len(self.methods):
+            raise ValueError("two methods of a bench have the same name and settings")
+        self.template = ChatTemplate(target.tokenizer)
+        self.batches = plan_batches(questions, settings)
+        self.num_columns = 1 + max(method.num_nodes or 0 for method in self.methods)
+        check_prompts(
+            questions,
+            settings,
+            self.template,
+            context_length=target.context_length,
+            num_columns=self.num_columns,
+        )
+        self._write = write or (lambda row: None)
+        self._memory = PeakMemory(target.device)
+
+    def run(self, done: Iterable[Row] = ()) -> list[Row]:
+        """Decode what is not `done` yet; all rows, in the order of decoding."""
+        known = {_place(row): row for row in done}
+        answers, rows = Answers(), []
+        with BenchProgress(len(self.batches) * len(self.methods), self.console) as progress:
+            if self.settings.timing and len(known) < self._num_rows():
+                progress.announce("warm-up")
+                self._warm_up(answers)
+            for number, batch in enumerate(self.batches):
+                prompts = answers.prompts(batch, self.template)
+                self._check_fits(batch, prompts)
+                for method in _rotated(self.methods, number):
+                    progress.begin(method)
+                    new = self._rows_of(method, batch, prompts, known)
+                    if method.name == VANILLA:
+                        for row in new:
+                            answers.add(row["question_id"], row["turn"], row["repeat"], row["text"])
+                    rows += new
+                    progress.finish(method, new)
+        return rows
+
+    def _rows_of(
+        self,
+        method: Method,
+        batch: Batch,
+        prompts: list[list[int]],
+        known: dict[tuple[object, ...], Row],
+    ) -> list[Row]:
+        """The batch's rows of one method: known ones as they are, others decoded and written."""
+        places = [
+            (*method.key, question.question_id, batch.turn, batch.repeat)
+            for question in batch.questions
+        ]
+        if any(place not in known for place in places):
+            fresh = self._decode(method, batch, prompts)
+            for place, row in zip(places, fresh, strict=True):
+                if place not in known:
+                    self._write(row)
+                    known[place] = row
+        rows = [known[place] for place in places]
+        for row, prompt in zip(rows, prompts, strict=True):
+            if row["prompt_tokens"] != prompt:
+                raise RuntimeError(
+                    f"{method.label} answered another prompt than the others at question "
+                    f"{row['question_id']}, turn {batch.turn}"
+                )
+        return rows
+
+    def _decode(self, method: Method, batch: Batch, prompts: list[list[int]]) -> list[Row]:
+        keys = [
+            row_key(self.settings.seed, question.question_id, batch.turn, batch.repeat)
+            for question in batch.questions
+        ]
+        self._memory.start()
+        generations = self._generate(method, prompts, keys, self.settings.max_new_tokens)
+        peak = self._memory.megabytes()
+        return [
+            self._row(method, batch, question, generation) | {"peak_memory_mb": peak}
+            for question, generation in zip(batch.questions, generations, strict=True)
+        ]
+
+    def _generate(
+        self, method: Method, prompts: list[list[int]], keys: list[int], max_new_tokens: int
+    ) -> list[Generation]:
+        return decode(
+            self.target,
+            method.proposer,
+            prompts,
+            sampling=self.settings.sampling,
+            max_new_tokens=max_new_tokens,
+            row_keys=keys,
+        )
+
+    def _row(self, method: Method, batch: Batch, question: Question, generation: Generation) -> Row:
+        """A row of generations.jsonl; without timing all times are None."""
+        times = ("prefill_s", "decode_s", "draft_s", "verify_s", "cycle_s")
+        return {
+            "method": method.name,
+            **method.settings,
+            "question_id": question.question_id,
+            "category": question.category,
+            "turn": batch.turn,
+            "repeat": batch.repeat,
+            "batch": batch.index,
+            "prompt_tokens": generation.prompt_tokens,
+            "tokens": generation.tokens,
+            "text": self.target.tokenizer.decode(generation.tokens, skip_special_tokens=True),
+            "accepted_lengths": generation.accepted_lengths,
+            "emitted_lengths": generation.emitted_lengths,
+            "num_drafted": generation.num_drafted,
+            "finished_by": generation.finished_by,
+            **{name: getattr(generation, name) if self.settings.timing else None for name in times},
+        }
+
+    def _warm_up(self, answers: Answers) -> None:
+        """Run every method on short, middling and long prompts; nothing of it is kept."""
+        first = [batch for batch in self.batches if batch.turn == 1]
+        asked = [prompt for batch in first for prompt in answers.prompts(batch, self.template)]
+        prompts = sorted(asked, key=len)
+        num_tokens = min(WARMUP_TOKENS, self.settings.max_new_tokens)
+        size = len(first[0].questions)
+        for step in range(self.settings.warmup):
+            place = step * (len(prompts) - 1) // max(self.settings.warmup - 1, 1)
+            for method in self.methods:
+                self._generate(method, [prompts[place]] * size, list(range(size)), num_tokens)
+
+    def _check_fits(self, batch: Batch, prompts: list[list[int]]) -> None:
+        reserve = self.settings.max_new_tokens + self.num_columns
+        for question, prompt in zip(batch.questions, prompts, strict=True):
+            check_fits(prompt, self.target.context_length, reserve, question.question_id)
+
+    def _num_rows(self) -> int:
+        return len(self.methods) * sum(len(batch.questions) for batch in self.batches)
+
+
+def _place(row: Row) -> tuple[object, ...]:
+    return (*key_of(row), row["question_id"], row["turn"], row["repeat"])
+
+
+def _rotated(methods: Sequence[Method], number: int) -> list[Method]:
+    """`methods` beginning with another one for each `number`."""
+    start = number % len(methods)
+    return [*methods[start:], *methods[:start]]

@@ -1,0 +1,132 @@
+"""From `method.NAME` entries of the configuration to methods that can run.
+
+An entry names its proposer's class (`_target_`) and the arguments of its constructor. The target,
+and the drafter where the class takes one, are added here.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hydra.utils import get_class
+from omegaconf import DictConfig, OmegaConf
+
+from eagle_lab.catalog import options
+from eagle_lab.drafters.checkpoint import load_drafter, read_config
+from eagle_lab.errors import Infeasible, UserError, choose
+from eagle_lab.evaluation.method import VANILLA, Method
+from eagle_lab.models.target import Target
+
+SHIPPED_DRAFTERS = Path(__file__).resolve().parent.parent / "assets" / "drafters"
+_VANILLA_SETTINGS = {"_target_": "eagle_lab.decoding.vanilla.Vanilla"}
+
+
+Entries = Mapping[str, Mapping[str, Any]]
+"""`config.method` as plain values: name of a method -> its settings."""
+
+
+def entries_from(config: DictConfig) -> dict[str, dict[str, Any]]:
+    """`config.method`, resolved."""
+    entries = OmegaConf.to_container(config.method, resolve=True)
+    assert isinstance(entries, dict)
+    return {str(name): dict(settings) for name, settings in entries.items()}
+
+
+class MethodBuilder:
+    """Builds methods for one target; a drafter that several methods use is loaded once.
+
+    Args:
+        target: the model.
+        drafter_path: folder of the drafter for methods that name none of their own; None takes
+            the one that comes with the package for this target.
+    """
+
+    def __init__(self, target: Target, drafter_path: str | Path | None = None):
+        self.target = target
+        self.drafter_path = drafter_path
+        self._loaded: dict[str, tuple[Any, bool]] = {}
+
+    def build_all(self, entries: Entries) -> list[Method]:
+        """A method for each entry, vanilla first and always there."""
+        known = {VANILLA: _VANILLA_SETTINGS} | dict(entries)
+        return [self.build(name, settings) for name, settings in known.items()]
+
+    def build(self, name: str, settings: Mapping[str, Any]) -> Method:
+        """One method; a setting that cannot be gives a method with `infeasible` set.
+
+        Raises:
+            UserError: unknown method, unknown setting, or a drafter that is not there.
+        """
+        if "_target_" not in settings:
+            choose(name, options("method"), "method")
+            raise UserError(f"method.{name} is not chosen; add it to method=[…]")
+        proposer_class = get_class(settings["_target_"])
+        arguments = {
+            key: value
+            for key, value in settings.items()
+            if not key.startswith("_") and key != "drafter"
+        }
+        allowed = set(inspect.signature(proposer_class).parameters) - {"target", "drafter"}
+        for key in arguments:
+            choose(key, allowed, f"setting of method.{name}")
+        path, matches = None, None
+        if "drafter" in inspect.signature(proposer_class).parameters:
+            path = self._drafter_folder(name, settings.get("drafter"))
+            arguments["drafter"], matches = self._load(path)
+        facts: dict[str, Any] = {
+            "name": name,
+            "drafter": None if path is None else _shown(path),
+            "drafter_matches_target": matches,
+        }
+        try:
+            proposer = proposer_class(target=self.target, **arguments)
+        except Infeasible as reason:
+            return Method(**facts, **_asked(settings), infeasible=str(reason))
+        return Method(**facts, **_sizes(proposer, settings), proposer=proposer)
+
+    def _drafter_folder(self, name: str, own: str | None) -> Path:
+        path = own or self.drafter_path or shipped_drafter(self.target)
+        if path is None:
+            raise UserError(
+                f"method {name} needs a drafter, and none comes with the package for target "
+                f"'{self.target.name}': give drafter.path=FOLDER; "
+                "+experiment=capture and then +experiment=train make one"
+            )
+        return Path(path)
+
+    def _load(self, path: Path) -> tuple[Any, bool]:
+        if str(path) not in self._loaded:
+            self._loaded[str(path)] = load_drafter(path, self.target)
+        return self._loaded[str(path)]
+
+
+def shipped_drafter(target: Target) -> Path | None:
+    """The folder of the drafter that comes with the package for exactly this target, or None."""
+    for folder in sorted(path.parent for path in SHIPPED_DRAFTERS.glob("*/config.json")):
+        if read_config(folder)["target"]["fingerprint"] == target.fingerprint:
+            return folder
+    return None
+
+
+def _shown(path: Path) -> str:
+    """How tables name a drafter: by its path as given; one of the package's by its name."""
+    return path.name if path.parent == SHIPPED_DRAFTERS else str(path)
+
+
+def _asked(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Sizes as an infeasible setting asks for them."""
+    return {name: settings.get(name) for name in ("depth", "width", "num_nodes")}
+
+
+def _sizes(proposer: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Depth, width and node count of a proposer's trees, None where they do not apply."""
+    shape = getattr(proposer, "shape", None)
+    depth = settings.get("depth") or settings.get("num_draft_tokens") or (shape and shape.depth)
+    return {
+        "depth": depth,
+        "width": settings.get("width"),
+        "num_nodes": proposer.max_nodes or None,
+    }
