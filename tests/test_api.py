@@ -1,0 +1,67 @@
+"""Generation from Python: whole answers, chats, and streams that add up to them."""
+
+import pytest
+import torch
+
+import eagle_lab
+from eagle_lab.api import stream
+from eagle_lab.drafters.eagle1 import Eagle1, Eagle1Config
+from eagle_lab.errors import UserError
+from eagle_lab.models.target import Target
+from eagle_lab.models.tiny import tiny_random
+
+
+@pytest.fixture(scope="module")
+def target() -> Target:
+    return Target(*tiny_random("llama"))
+
+
+@pytest.fixture(scope="module")
+def drafter(target) -> Eagle1:
+    torch.manual_seed(0)
+    network = Eagle1(Eagle1Config.from_target(target))
+    network.attach(target)
+    return network.eval()
+
+
+def test_with_and_without_a_drafter_the_answer_is_the_same(target, drafter):
+    prompts = ["Hello", [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "a"}]]
+    drafted = eagle_lab.generate(target, drafter, prompts, max_new_tokens=20)
+    plain = eagle_lab.generate(target, None, prompts, max_new_tokens=20)
+    assert [answer.text for answer in drafted] == [answer.text for answer in plain]
+    assert [answer.tau for answer in plain] == [1.0, 1.0]
+
+
+def test_one_string_or_one_chat_is_one_prompt(target):
+    chat = [{"role": "user", "content": "Hello"}]
+    texts = {
+        eagle_lab.generate(target, None, prompt, max_new_tokens=8)[0].text
+        for prompt in ("Hello", ["Hello"], chat, [chat])
+    }
+    assert len(texts) == 1
+
+
+def test_a_stream_adds_up_to_the_answer(target, drafter):
+    options = {"max_new_tokens": 40, "temperature": 1.0, "seed": 3}
+    pieces = list(stream(target, drafter, "Hello", **options))
+    assert "".join(pieces) == eagle_lab.generate(target, drafter, "Hello", **options)[0].text
+    assert len(pieces) > 1
+
+
+def test_leaving_a_stream_early_ends_the_work(target):
+    pieces = stream(target, None, "Hello", max_new_tokens=1000)
+    next(pieces)
+    pieces.close()
+
+
+def test_errors_reach_the_consumer_of_a_stream(target):
+    with pytest.raises(UserError, match="max_new_tokens=0"):
+        list(stream(target, None, "Hello", max_new_tokens=0))
+
+
+def test_seeds_decide_sampled_text(target):
+    def text(seed):
+        answers = eagle_lab.generate(target, None, "Hello", max_new_tokens=20, temperature=1.0, seed=seed)
+        return answers[0].text
+
+    assert text(1) == text(1) != text(2)
