@@ -1,0 +1,40 @@
+"""A research bench for EAGLE speculative decoding.
+
+`import eagle_lab` is cheap: the names below are loaded when they are first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from eagle_lab.api import generate
+    from eagle_lab.decoding.loop import decode
+    from eagle_lab.drafters.checkpoint import load_drafter
+    from eagle_lab.models.load import load_target
+    from eagle_lab.sampling import Sampling
+
+__version__ = "0.1.0"
+
+__all__ = ["Sampling", "__version__", "decode", "generate", "load_drafter", "load_target"]
+
+_HOMES = {
+    "Sampling": "eagle_lab.sampling",
+    "decode": "eagle_lab.decoding.loop",
+    "generate": "eagle_lab.api",
+    "load_drafter": "eagle_lab.drafters.checkpoint",
+    "load_target": "eagle_lab.models.load",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'eagle_lab' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -48,7 +48,7 @@ def task(monkeypatch: pytest.MonkeyPatch) -> FakeTask:
 
 
 @pytest.fixture
-def main(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, task: FakeTask) -> Iterator[Main]:
+def main(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, task: FakeTask) -> Main:
     """`main(*arguments)` in an empty folder, with a folder of own experiments beside it."""
     own = tmp_path / "own"
     write(
@@ -75,7 +75,7 @@ def main(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, task: FakeTask) -> Ite
         monkeypatch.setattr(sys, "argv", ["run", "--config-dir", str(own), *arguments])
         return run.main()
 
-    yield call
+    return call
 
 
 def write(path: Path, text: str) -> None:

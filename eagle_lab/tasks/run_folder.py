@@ -176,7 +176,9 @@ def _comparable(config: DictConfig) -> DictConfig:
     values = OmegaConf.to_container(config, resolve=True)
     assert isinstance(values, dict)
     kept = {key: value for key, value in values.items() if key not in _NOT_COMPARED}
-    return OmegaConf.create(OmegaConf.to_yaml(OmegaConf.create(kept)))
+    config_as_read = OmegaConf.create(OmegaConf.to_yaml(OmegaConf.create(kept)))
+    assert isinstance(config_as_read, DictConfig)
+    return config_as_read
 
 
 def _prompts(config: DictConfig, task: str) -> dict[str, Any]:

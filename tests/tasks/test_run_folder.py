@@ -29,7 +29,7 @@ BASE = compose(["target=tiny_random"])
 
 
 def make(folder: Path, **changes: Any) -> DictConfig:
-    """The default configuration with `output_dir=folder` and dotted `changes` (`__` for the dot)."""
+    """The default configuration in `folder` with `changes`, `__` standing for the dot of a key."""
     config = BASE.copy()
     config.output_dir = str(folder)
     for key, value in changes.items():
