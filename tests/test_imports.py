@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def lint_imports(folder: Path) -> subprocess.CompletedProcess[str]:
-    program = "import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports(no_cache=True))"
+    program = "from importlinter.cli import lint_imports as lint; exit(lint(no_cache=True))"
     return subprocess.run(
         [sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, check=False
     )
