@@ -1,44 +1,32 @@
 """Thousands of varied training prompts, made from templates and word lists.
 
-The lists are text files in assets/prompts/training. One seed gives one endless sequence: the
-first hundred of a thousand are the hundred one gets by asking for a hundred. No turn equals a
-turn of the builtin bench questions, or of any other questions the caller excludes.
+The lists are text files in assets/prompts/training; prompt_templates.py fills their slots. One
+seed gives one long sequence: the first hundred of a thousand are the hundred one gets by asking
+for a hundred. No turn equals a turn of the builtin bench questions, or of any other questions
+that the caller excludes.
 """
 
 from __future__ import annotations
 
 import random
 import re
-import tomllib
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from functools import cache
 from itertools import islice
 
-from eagle_lab.data.prompts import PROMPTS_FOLDER, Question, builtin_prompts, load_questions
+from eagle_lab.data.prompt_templates import Group, Slots, template_groups
+from eagle_lab.data.prompts import Question, builtin_prompts, load_questions
 from eagle_lab.errors import UserError
 
 TWO_TURN_SHARE = 0.3
-MAX_TRIES = 300  # draws in a row that gave nothing new: the templates of a category are used up
-SLOT = re.compile(r"\{\{|\}\}|\{(\w+)(?:=(\d+)\.\.(\d+))?\}")
-ARTICLE = re.compile(r"\b([Aa])\(n\) (?=[\"']?(\w+))")
-SOUNDS_LIKE_A_CONSONANT = ("uni", "use", "eu", "one", "ut")
-
-
-@dataclass(frozen=True)
-class Group:
-    """Templates of one kind of task: any of `first` may be followed by any of `then`."""
-
-    category: str
-    first: tuple[str, ...]
-    then: tuple[str, ...]
+MAX_TRIES = 300  # draws in a row with nothing new: the templates of a category are used up
 
 
 def training_prompts(num: int, seed: int = 0, exclude: Iterable[Question] = ()) -> list[Question]:
     """The first `num` training prompts of a seed: all different, about 30 % with two turns.
 
-    Categories take turns; one whose templates are used up drops out. `exclude` adds questions no turn of which may occur.
+    Categories take turns; one whose templates are used up drops out. No turn equals one of the
+    bench questions or of `exclude`, whatever its case and punctuation.
 
     Raises:
         UserError: more prompts asked for than the templates can make.
@@ -54,100 +42,44 @@ def training_prompts(num: int, seed: int = 0, exclude: Iterable[Question] = ()) 
     return questions
 
 
+def comparable(turn: str) -> str:
+    """A turn without case, punctuation and spacing: what makes two turns the same."""
+    return " ".join(re.findall(r"\w+", turn.lower()))
+
+
 def _generate(seed: int, exclude: Iterable[Question]) -> Iterator[Question]:
     draw = random.Random(seed)
-    groups = _groups()
+    groups = template_groups()
     weights = {name: [len(group.first) for group in groups[name]] for name in groups}
-    seen = {_plain(turn) for question in exclude for turn in question.turns}
+    foreign = _turns(exclude)
     for name in builtin_prompts():
-        seen |= {_plain(turn) for question in load_questions(name) for turn in question.turns}
+        foreign |= _turns(load_questions(name))
+    seen = set(foreign)  # first turns made so far, and foreign ones
     waiting = deque(groups)
     number = num_tries = 0
     while waiting:
         (group,) = draw.choices(groups[waiting[0]], weights[waiting[0]])
         turns = _conversation(group, draw)
-        if _plain(turns[0]) in seen:
+        first, *others = map(comparable, turns)
+        if first in seen or not foreign.isdisjoint(others):
             num_tries += 1
-            if num_tries == MAX_TRIES:  # this category is used up
+            if num_tries == MAX_TRIES:
                 waiting.popleft()
                 num_tries = 0
             continue
-        seen.add(_plain(turns[0]))
+        seen.add(first)
         yield Question(f"train-{seed}-{number}", group.category, turns)
         waiting.rotate(-1)
         number, num_tries = number + 1, 0
 
 
 def _conversation(group: Group, draw: random.Random) -> tuple[str, ...]:
-    values: dict[str, str] = {}
-    turns = [fill(draw.choice(group.first), draw, values)]
+    slots = Slots(draw)
+    turns = [slots.fill(draw.choice(group.first))]
     if draw.random() < TWO_TURN_SHARE:
-        turns.append(fill(draw.choice(group.then), draw, values))
+        turns.append(slots.fill(draw.choice(group.then)))
     return tuple(turns)
 
 
-def fill(template: str, draw: random.Random, values: dict[str, str]) -> str:
-    """Replace the slots of a template; `values` remembers what each slot was given."""
-
-    def replace(match: re.Match[str]) -> str:
-        name, low, high = match.groups()
-        if name is None:
-            return match.group()[0]
-        key = name[0].lower() + name[1:]
-        if key not in values:
-            values[key] = (
-                str(draw.randint(int(low), int(high))) if low else _pick(key, draw, values)
-            )
-        value = values[key]
-        return value[0].upper() + value[1:] if name[0].isupper() else value
-
-    return ARTICLE.sub(_article, SLOT.sub(replace, template))
-
-
-def _pick(key: str, draw: random.Random, values: dict[str, str]) -> str:
-    """An entry of the list that `key` names, unlike those of its numbered siblings."""
-    base = key.rstrip("0123456789")
-    taken = {value for name, value in values.items() if name.rstrip("0123456789") == base}
-    entries = _words()[base]
-    while True:
-        value = draw.choice(entries)
-        if "{" in value:
-            value = fill(value, draw, {} if key != base else values)
-        if value not in taken:
-            return value
-
-
-def _article(match: re.Match[str]) -> str:
-    article, word = match.groups()
-    vowel = word[0] in "aeiouAEIOU" and not word.lower().startswith(SOUNDS_LIKE_A_CONSONANT)
-    vowel = vowel or word[0] == "8" or word in ("11", "18")
-    return f"{article}{'n' if vowel else ''} "
-
-
-def _plain(turn: str) -> str:
-    """A turn without case, punctuation and spacing: what makes two turns the same."""
-    return " ".join(re.findall(r"\w+", turn.lower()))
-
-
-@cache
-def _words() -> dict[str, list[str]]:
-    lists: dict[str, list[str]] = {}
-    for name in ("words", "passages"):
-        content = tomllib.loads(_asset(name))
-        for key, entries in content.items():
-            lines = entries.strip().splitlines() if isinstance(entries, str) else entries
-            lists[key] = [line.strip() for line in lines]
-    return lists
-
-
-@cache
-def _groups() -> dict[str, list[Group]]:
-    content = tomllib.loads(_asset("templates"))
-    return {
-        category: [Group(category, tuple(row["first"]), tuple(row["then"])) for row in rows]
-        for category, rows in content.items()
-    }
-
-
-def _asset(name: str) -> str:
-    return (PROMPTS_FOLDER / "training" / f"{name}.toml").read_text(encoding="utf-8")
+def _turns(questions: Iterable[Question]) -> set[str]:
+    return {comparable(turn) for question in questions for turn in question.turns}
