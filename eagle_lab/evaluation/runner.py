@@ -37,10 +37,9 @@ class Bench:
 
     Args:
         target: the model.
-        methods: vanilla among them; infeasible ones are left out of the run.
+        methods: vanilla among them; infeasible ones are kept for the summary and not run.
         questions: what is asked, in order.
         settings: how it is asked.
-        write: called with each new row.
         console: where to draw progress; None draws nothing.
 
     Raises:
@@ -54,18 +53,17 @@ class Bench:
         questions: Sequence[Question],
         settings: BenchSettings,
         *,
-        write: Callable[[Row], None] | None = None,
         console: Console | None = None,
     ):
-        self.target, self.settings, self.console = target, settings, console
-        self.methods = [method for method in methods if method.infeasible is None]
-        if VANILLA not in [method.name for method in self.methods]:
+        self.target, self.methods, self.settings = target, list(methods), settings
+        self.runnable = [method for method in methods if method.infeasible is None]
+        if VANILLA not in [method.name for method in self.runnable]:
             raise ValueError("a bench needs vanilla")
-        if len({method.key for method in self.methods}) < len(self.methods):
+        if len({method.key for method in methods}) < len(methods):
             raise ValueError("two methods of a bench have the same name and settings")
         self.template = ChatTemplate(target.tokenizer)
         self.batches = plan_batches(questions, settings)
-        self.num_columns = 1 + max(method.num_nodes or 0 for method in self.methods)
+        self.num_columns = 1 + max(method.num_nodes or 0 for method in self.runnable)
         check_prompts(
             questions,
             settings,
@@ -73,21 +71,27 @@ class Bench:
             context_length=target.context_length,
             num_columns=self.num_columns,
         )
-        self._write = write or (lambda row: None)
+        self._console = console
         self._memory = PeakMemory(target.device)
 
-    def run(self, done: Iterable[Row] = ()) -> list[Row]:
-        """Decode what is not `done` yet; all rows, in the order of decoding."""
+    def run(
+        self, done: Iterable[Row] = (), write: Callable[[Row], None] | None = None
+    ) -> list[Row]:
+        """Decode what is not `done` yet and hand each new row to `write`.
+
+        Returns all rows, in the order of decoding.
+        """
+        self._write = write or (lambda row: None)
         known = {_place(row): row for row in done}
         answers, rows = Answers(), []
-        with BenchProgress(len(self.batches) * len(self.methods), self.console) as progress:
+        with BenchProgress(len(self.batches) * len(self.runnable), self._console) as progress:
             if self.settings.timing and len(known) < self._num_rows():
                 progress.announce("warm-up")
                 self._warm_up(answers)
             for number, batch in enumerate(self.batches):
                 prompts = answers.prompts(batch, self.template)
                 self._check_fits(batch, prompts)
-                for method in _rotated(self.methods, number):
+                for method in _rotated(self.runnable, number):
                     progress.begin(method)
                     new = self._rows_of(method, batch, prompts, known)
                     if method.name == VANILLA:
@@ -179,7 +183,7 @@ class Bench:
         size = len(first[0].questions)
         for step in range(self.settings.warmup):
             place = step * (len(prompts) - 1) // max(self.settings.warmup - 1, 1)
-            for method in self.methods:
+            for method in self.runnable:
                 self._generate(method, [prompts[place]] * size, list(range(size)), num_tokens)
 
     def _check_fits(self, batch: Batch, prompts: list[list[int]]) -> None:
@@ -188,7 +192,7 @@ class Bench:
             check_fits(prompt, self.target.context_length, reserve, question.question_id)
 
     def _num_rows(self) -> int:
-        return len(self.methods) * sum(len(batch.questions) for batch in self.batches)
+        return len(self.runnable) * sum(len(batch.questions) for batch in self.batches)
 
 
 def _place(row: Row) -> tuple[object, ...]:

@@ -1,12 +1,12 @@
 """`+experiment=bench`: methods side by side on the same questions.
 
 Writes generations.jsonl as it goes, then summary.csv, summary_by_category.csv, summary.json and
-divergences.csv, and prints a table.
+divergences.csv, and prints a table. The folder is made once everything asked for has been checked,
+so a mistake leaves nothing behind.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
 
 from omegaconf import DictConfig
@@ -14,12 +14,10 @@ from rich.console import Console
 
 from eagle_lab.data.prompts import Question, load_questions, spread
 from eagle_lab.evaluation.matching import DIVERGENCE_COLUMNS
-from eagle_lab.evaluation.method import Method
 from eagle_lab.evaluation.metrics import CATEGORY_COLUMNS, COLUMNS
 from eagle_lab.evaluation.plan import BenchSettings
 from eagle_lab.evaluation.results import BenchResults, evaluate
 from eagle_lab.evaluation.runner import Bench
-from eagle_lab.models.target import Target
 from eagle_lab.sampling import Sampling
 from eagle_lab.tasks.bench_table import bench_table
 from eagle_lab.tasks.methods import MethodBuilder, entries_from
@@ -32,20 +30,12 @@ GENERATIONS = "generations.jsonl"
 def run(config: DictConfig) -> None:
     """Bench the methods of `config.method`."""
     console = Console()
+    questions, settings = questions_from(config), settings_from(config)
+    target = target_from(config)
+    methods = MethodBuilder(target, config.drafter.path).build_all(entries_from(config))
+    bench = Bench(target, methods, questions, settings, console=console)
     with RunFolder.open(config, task="bench") as folder:
-        if folder.finished:
-            console.print(f"this run is finished: {folder.path}")
-            return
-        settings = settings_from(config)
-        questions = questions_from(config)
-        target = target_from(config)
-        builder = MethodBuilder(target, config.drafter.path)
-        methods = builder.build_all(entries_from(config))
-        results = measure(folder, target, methods, questions, settings, console)
-        console.print(bench_table(results.summary))
-        report_equality(results, console)
-        folder.finish(target=target.name, target_fingerprint=target.fingerprint)
-        console.print(f"results: {folder.path}")
+        finish(folder, bench, console)
 
 
 def settings_from(config: DictConfig) -> BenchSettings:
@@ -68,45 +58,39 @@ def questions_from(config: DictConfig) -> list[Question]:
     return spread(load_questions(config.eval.prompts), config.eval.num_questions)
 
 
-def measure(
-    folder: RunFolder,
-    target: Target,
-    methods: Sequence[Method],
-    questions: Sequence[Question],
-    settings: BenchSettings,
-    console: Console | None = None,
-) -> BenchResults:
-    """Run a bench in `folder`, going on where an interrupted one stopped; write all but the end.
+def finish(folder: RunFolder, bench: Bench, console: Console, title: str = "") -> None:
+    """Run what `folder` lacks of `bench`, write its results, show them, and end the run."""
+    if folder.finished:
+        console.print(f"this run is finished, nothing to do: {folder.path}")
+        return
+    results = measure(folder, bench)
+    console.print(bench_table(results.summary, title))
+    show_equality(results, console)
+    folder.finish(target=bench.target.name, target_fingerprint=bench.target.fingerprint)
+    console.print(f"results: {folder.path}", soft_wrap=True)
 
-    Raises:
-        UserError: a prompt does not fit the target's context; nothing has run then.
-    """
-    bench = Bench(
-        target,
-        methods,
-        questions,
-        settings,
-        write=lambda row: folder.append_jsonl(GENERATIONS, row),
-        console=console,
+
+def measure(folder: RunFolder, bench: Bench) -> BenchResults:
+    """Run a bench in `folder`, going on where an interrupted one stopped; writes its results."""
+    rows = bench.run(
+        folder.read_jsonl(GENERATIONS), lambda row: folder.append_jsonl(GENERATIONS, row)
     )
-    rows = bench.run(done=folder.read_jsonl(GENERATIONS))
     folder.commit(GENERATIONS)
-    results = evaluate(target, methods, rows, settings)
+    results = evaluate(bench.target, bench.methods, rows, bench.settings)
     folder.write_csv("summary.csv", results.summary, COLUMNS)
     folder.write_csv("summary_by_category.csv", results.by_category, CATEGORY_COLUMNS)
     folder.write_csv("divergences.csv", results.divergences, DIVERGENCE_COLUMNS)
-    folder.write_json("summary.json", results.as_json() | {"settings": asdict(settings)})
+    folder.write_json("summary.json", results.as_json() | {"settings": asdict(bench.settings)})
     return results
 
 
-def report_equality(results: BenchResults, console: Console) -> None:
+def show_equality(results: BenchResults, console: Console) -> None:
     """Say how greedy outputs compare with vanilla's, if they were compared."""
     if results.noise is None:
         return
     counted = results.as_json()
-    noise = results.noise["max_difference"]
     console.print(
         f"greedy output against vanilla's: {counted['num_mismatches']} mismatches, "
-        f"{counted['num_ties']} ties (listed in divergences.csv); "
-        f"the target's logits vary by up to {noise:.1e} with the size of a pass"
+        f"{counted['num_ties']} ties (divergences.csv lists them); the target's logits vary by "
+        f"up to {results.noise['max_difference']:.0e} with the size of a pass"
     )

@@ -19,7 +19,7 @@ def bench_table(summary: Sequence[dict[str, Any]], title: str = "") -> Table:
     """
     timed = any(row["tokens_per_second"] is not None for row in summary)
     speed = ("tok/s", "speedup (95 %)") if timed else ()
-    table = Table(title=title or None, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table = Table(title=title or None, box=SIMPLE_HEAD, padding=0, collapse_padding=True)
     table.add_column("method", no_wrap=True)
     for name in ("tree", "tau (95 %)", *speed, "match"):
         table.add_column(name, justify="right", no_wrap=True)

@@ -16,9 +16,9 @@ from rich.console import Console
 
 from eagle_lab.errors import UserError, choose
 from eagle_lab.evaluation.method import Method
+from eagle_lab.evaluation.runner import Bench
 from eagle_lab.reports.collect import write_sweep
-from eagle_lab.tasks.bench import measure, questions_from, report_equality, settings_from
-from eagle_lab.tasks.bench_table import bench_table
+from eagle_lab.tasks.bench import finish, questions_from, settings_from
 from eagle_lab.tasks.methods import Entries, MethodBuilder, entries_from
 from eagle_lab.tasks.run_folder import RunFolder
 from eagle_lab.tasks.target import target_from
@@ -29,21 +29,14 @@ SIZES = ("depth", "width", "num_nodes")
 def run(config: DictConfig) -> None:
     """Bench `grid.method` at every size of the grid, and the other methods once."""
     console = Console()
+    questions, settings = questions_from(config), settings_from(config)
+    target = target_from(config)
+    builder = MethodBuilder(target, config.drafter.path)
+    methods = grid_methods(builder, entries_from(config), config.grid)
+    bench = Bench(target, methods, questions, settings, console=console)
     with RunFolder.open(config, task="sweep") as folder:
-        if folder.finished:
-            console.print(f"this run is finished: {folder.path}")
-            return
-        settings = settings_from(config)
-        questions = questions_from(config)
-        target = target_from(config)
-        builder = MethodBuilder(target, config.drafter.path)
-        methods = grid_methods(builder, entries_from(config), config.grid)
-        results = measure(folder, target, methods, questions, settings, console)
-        write_sweep(folder.path)
-        console.print(bench_table(results.summary, title="tree grid"))
-        report_equality(results, console)
-        folder.finish(target=target.name, target_fingerprint=target.fingerprint)
-        console.print(f"results: {folder.path}")
+        finish(folder, bench, console, title="tree grid")
+    write_sweep(folder.path)
 
 
 def grid_methods(

@@ -23,8 +23,8 @@ NEW = 12
 SETTINGS = BenchSettings(max_new_tokens=NEW, timing=False)
 
 
-def bench(*methods, settings=SETTINGS, questions=QUESTIONS, **options):
-    return Bench(tiny_target(), [vanilla(), *methods], questions, settings, **options)
+def bench(*methods, settings=SETTINGS, questions=QUESTIONS):
+    return Bench(tiny_target(), [vanilla(), *methods], questions, settings)
 
 
 def of(rows, name):
@@ -124,7 +124,7 @@ def test_turn_two_holds_vanillas_answer_for_everybody(monkeypatch):
 def test_every_method_question_turn_and_repeat_has_its_row():
     settings = dataclasses.replace(SETTINGS, repeats=2, batch_size=2)
     seen = []
-    rows = bench(oracle("always", [4], NEW), settings=settings, write=seen.append).run()
+    rows = bench(oracle("always", [4], NEW), settings=settings).run(write=seen.append)
     keys = [(r["method"], r["question_id"], r["turn"], r["repeat"]) for r in rows]
     assert len(keys) == len(set(keys)) == 2 * 3 * 2 * 2
     assert seen == rows
@@ -175,12 +175,12 @@ def test_a_bench_goes_on_where_it_stopped(monkeypatch):
     whole = bench(always, settings=settings).run()
     calls = counting(monkeypatch)
     written = []
-    again = bench(always, settings=settings, write=written.append).run(done=whole[:5])
+    again = bench(always, settings=settings).run(whole[:5], written.append)
     assert [row["tokens"] for row in again] == [row["tokens"] for row in whole]
     assert len(written) == len(whole) - 5
     assert len(calls) == 6  # of 8: the first two batches are there, half of the third
     del calls[:]
-    bench(always, settings=dataclasses.replace(settings, timing=True)).run(done=whole)
+    bench(always, settings=dataclasses.replace(settings, timing=True)).run(whole)
     assert calls == []  # nothing left, so no warm-up either
 
 
@@ -188,7 +188,7 @@ def test_rows_of_other_prompts_are_not_gone_on_from():
     rows = bench().run()
     rows[0] = rows[0] | {"prompt_tokens": [1, 2, 3]}
     with pytest.raises(RuntimeError, match="another prompt"):
-        bench().run(done=rows)
+        bench().run(rows)
 
 
 def test_methods_take_turns_at_going_first():
