@@ -93,16 +93,19 @@ class Attached:
 
     def __init__(self, target: Any, kept: Tensor | None) -> None:
         self.target = target
-        weight = target.head_weight.detach()
+        weight, bias = target.head_weight.detach(), getattr(target, "head_bias", None)
         if kept is not None:
-            weight = weight[kept.to(weight.device)]
+            kept = kept.to(weight.device)
+            weight, bias = weight[kept], None if bias is None else bias[kept]
         self.embedding: Callable[[Tensor], Tensor] = target.embedding
         self.head_weight: Tensor = weight  # [D or V, H]
+        self.head_bias: Tensor | None = bias
         self.head: Callable[[Tensor], Tensor] = self._linear
         self.scale_logits: Callable[[Tensor], Tensor] = target.scale_logits
 
     def _linear(self, hidden: Tensor) -> Tensor:
-        return nn.functional.linear(hidden.to(self.head_weight.dtype), self.head_weight)
+        hidden = hidden.to(self.head_weight.dtype)
+        return nn.functional.linear(hidden, self.head_weight, self.head_bias)
 
 
 class Eagle1(nn.Module):

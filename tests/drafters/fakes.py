@@ -22,6 +22,7 @@ class FakeTarget:
         self.embedding = nn.Embedding(vocab_size, hidden_size).requires_grad_(False)
         self.embedding.weight.copy_(torch.randn(vocab_size, hidden_size, generator=generator))
         self.head_weight = torch.randn(vocab_size, hidden_size, generator=generator)
+        self.head_bias = torch.randn(vocab_size, generator=generator)
         self.softcap: float | None = None
         self.config = SimpleNamespace(
             hidden_size=hidden_size,
@@ -41,4 +42,4 @@ class FakeTarget:
         return logits if self.softcap is None else self.softcap * torch.tanh(logits / self.softcap)
 
     def head(self, hidden: Tensor) -> Tensor:
-        return self.scale_logits(hidden @ self.head_weight.T)
+        return self.scale_logits(hidden @ self.head_weight.T + self.head_bias)

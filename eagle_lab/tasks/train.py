@@ -1,0 +1,158 @@
+"""`+experiment=train`: a drafter from a feature store.
+
+Reads as: data, drafter, module, fit, save. In the run's folder: `drafter/` (the weights that
+validated best), `training_curve.csv` (every few steps), `summary.csv` (every validation),
+`summary.json`, `checkpoints/`. Interrupted, the same command goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+
+from eagle_lab.data.datamodule import DataSettings, DrafterDataModule, check_store
+from eagle_lab.data.store import FeatureStore
+from eagle_lab.drafters.checkpoint import KINDS, save_drafter
+from eagle_lab.drafters.eagle1 import Eagle1
+from eagle_lab.errors import UserError, choose
+from eagle_lab.models.target import Target
+from eagle_lab.tasks import messages
+from eagle_lab.tasks.run_folder import RunFolder
+from eagle_lab.tasks.target import target_from
+from eagle_lab.training.callbacks import Row
+from eagle_lab.training.choices import cached_choices
+from eagle_lab.training.fit import FitResult, FitSettings, fit, last_checkpoint
+from eagle_lab.training.module import DrafterModule, Optimisation
+from eagle_lab.training.start import new_drafter, start_as_linear_predictor, trained_drafter
+
+
+def run(config: DictConfig) -> None:
+    """Train as `config` says, into `config.output_dir`."""
+    with RunFolder.open(config, task="train") as folder:
+        if folder.finished:
+            print(f"this run is finished: {folder.path}")
+            return
+        target = target_from(config)
+        with messages.shown():
+            train(folder, config, target)
+        folder.finish(target=target.name, target_fingerprint=target.fingerprint)
+        print(f"drafter: {folder.path / 'drafter'}")
+
+
+def train(folder: RunFolder, config: DictConfig, target: Target) -> Path:
+    """Train in an open folder with a loaded target; returns the drafter's folder.
+
+    Raises:
+        UserError: no store, one of another target, nothing to learn from, or a bad setting.
+        KeyboardInterrupt: after saving where training stands.
+    """
+    optimisation, fit_settings = optimisation_from(config), fit_settings_from(config)
+    data = data_from(config, target)
+    checkpoints = folder.path / "checkpoints"
+    drafter = drafter_from(config, target, data, resumed=last_checkpoint(checkpoints) is not None)
+    if drafter.d2t is not None:
+        indices = data.train_indices + data.val_indices
+        data.use_choices(cached_choices(data.store, indices, target, checkpoints))
+    module = DrafterModule(drafter, optimisation)
+
+    def write(train_rows: list[Row], val_rows: list[Row]) -> None:
+        write_curve(folder, train_rows, val_rows)
+
+    loggers = loggers_from(config, folder.path)
+    result = fit(module, data, checkpoints, fit_settings, write=write, loggers=loggers)
+    summary = summarise(config, data, result)
+    folder.write_json("summary.json", summary)
+    return save_drafter(drafter, folder.path / "drafter", target=target, training_summary=summary)
+
+
+def data_from(config: DictConfig, target: Target) -> DrafterDataModule:
+    """The store that `data.store` names, checked against the target."""
+    if config.data.store is None:
+        raise UserError(
+            "data.store is not set: give the folder of a feature store, as written by "
+            "+experiment=capture"
+        )
+    store = FeatureStore.open(config.data.store)
+    check_store(store, target)
+    return DrafterDataModule(store, _settings(DataSettings, config.trainer, seed=config.seed))
+
+
+def drafter_from(
+    config: DictConfig, target: Target, data: DrafterDataModule, *, resumed: bool
+) -> Eagle1:
+    """A trained drafter to go on from, or a new one; a resumed run's weights come later."""
+    asked = config.drafter
+    choose(asked.kind, KINDS, "drafter.kind")
+    if config.trainer.init_from is not None:
+        return trained_drafter(target, config.trainer.init_from)
+    drafter = new_drafter(
+        target,
+        data,
+        draft_vocab_size=asked.draft_vocab_size,
+        seed=config.seed,
+        inner_norm=asked.inner_norm,
+        fc_bias=asked.fc_bias,
+        intermediate_size=asked.intermediate_size,
+    )
+    if config.trainer.least_squares_start and not resumed:
+        start_as_linear_predictor(drafter, data)
+    return drafter
+
+
+def optimisation_from(config: DictConfig) -> Optimisation:
+    """The trainer section's share that the Lightning module takes."""
+    return _settings(Optimisation, config.trainer, seed=config.seed)
+
+
+def fit_settings_from(config: DictConfig) -> FitSettings:
+    """The trainer section's share that Lightning's trainer takes."""
+    return _settings(FitSettings, config.trainer)
+
+
+def loggers_from(config: DictConfig, folder: Path) -> list[Any]:
+    """Lightning loggers beside our own training_curve.csv."""
+    if choose(config.logger.kind, ("csv", "tensorboard", "none"), "logger.kind") != "tensorboard":
+        return []
+    from lightning.pytorch.loggers import TensorBoardLogger
+
+    try:
+        return [TensorBoardLogger(save_dir=folder, name="tensorboard", version="")]
+    except ModuleNotFoundError as error:
+        raise UserError("logger=tensorboard needs the package tensorboard: pip install it") from (
+            error
+        )
+
+
+def write_curve(folder: RunFolder, train_rows: list[Row], val_rows: list[Row]) -> None:
+    """`training_curve.csv` holds all rows in order of steps, `summary.csv` the validations."""
+    rows = sorted(train_rows + val_rows, key=lambda row: (row["step"], "val_tau" in row))
+    folder.write_csv("training_curve.csv", rows)
+    folder.write_csv("summary.csv", val_rows)
+
+
+def summarise(config: DictConfig, data: DrafterDataModule, result: FitResult) -> dict[str, Any]:
+    """What the drafter's folder tells of its training."""
+    store = data.store
+    assert isinstance(store, FeatureStore)
+    return {
+        "validation": result.best_row,
+        "num_steps": result.num_steps,
+        "minutes": result.minutes,
+        "data": {
+            **dataclasses.asdict(data.counts),
+            "store_fingerprint": store.index["fingerprint"],
+        },
+        "recipe": OmegaConf.to_container(config.trainer, resolve=True),
+        "seed": config.seed,
+        "torch": torch.__version__,
+    }
+
+
+def _settings(kind: type[Any], section: DictConfig, **more: Any) -> Any:
+    """A settings dataclass filled from the keys of its names."""
+    names = [field.name for field in dataclasses.fields(kind) if field.name not in more]
+    return kind(**{name: section[name] for name in names}, **more)

@@ -1,0 +1,1 @@
+"""Training of drafters: alignment, losses, acceptance metrics, Lightning module."""

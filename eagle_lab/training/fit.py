@@ -1,0 +1,195 @@
+"""Run Lightning's trainer over a drafter, and pick the weights that validated best.
+
+A folder holds `last.ckpt` (where training stands) and `best.ckpt` (longest expected chain). Which
+checkpoint to go on from is decided here, never by Lightning's own search, which starts afresh in
+silence when it finds nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.fabric.utilities.warnings import PossibleUserWarning
+from lightning.pytorch import Trainer
+
+from eagle_lab.data.datamodule import DrafterDataModule
+from eagle_lab.errors import UserError, choose
+from eagle_lab.training.callbacks import (
+    BEST,
+    LAST,
+    Curve,
+    LastCheckpoint,
+    Row,
+    TimeBudget,
+    best_checkpoint,
+)
+from eagle_lab.training.module import DrafterModule
+
+PRECISIONS = {"float32": "32-true", "bfloat16": "bf16-mixed"}
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class FitSettings:
+    """How long, in what precision, and how often to look.
+
+    Attributes:
+        max_epochs, max_minutes: whichever ends first; None sets no limit, one must be set.
+        accumulate: batches per optimiser step.
+        clip_norm: largest norm of all gradients together.
+        precision: float32, bfloat16 (autocast, float32 weights), or auto (bfloat16 on CUDA).
+        val_every_steps: optimiser steps between validations; None validates after each epoch.
+        log_every_steps: optimiser steps between rows of the training curve.
+        checkpoint_minutes: time between saves of last.ckpt.
+    """
+
+    max_epochs: int | None
+    max_minutes: float | None
+    accumulate: int = 1
+    clip_norm: float = 0.5
+    precision: str = "auto"
+    val_every_steps: int | None = None
+    log_every_steps: int = 20
+    checkpoint_minutes: float = 5.0
+
+    def __post_init__(self) -> None:
+        choose(self.precision, [*PRECISIONS, "auto"], "trainer.precision")
+        if self.max_epochs is None and self.max_minutes is None:
+            raise UserError("set trainer.max_epochs or trainer.max_minutes: nothing ends this run")
+        for name in ("max_epochs", "accumulate", "val_every_steps", "log_every_steps"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UserError(f"trainer.{name}={value}; allowed: 1 or more")
+
+
+@dataclass(frozen=True)
+class FitResult:
+    """What training came to; the module holds the best weights."""
+
+    train_rows: list[Row]
+    val_rows: list[Row]
+    best_row: Row
+    num_steps: int
+    minutes: float
+
+
+def last_checkpoint(folder: Path) -> Path | None:
+    """The checkpoint to go on from, None if there is none."""
+    path = folder / LAST
+    return path if path.is_file() else None
+
+
+def fit(
+    module: DrafterModule,
+    data: DrafterDataModule,
+    folder: Path,
+    settings: FitSettings,
+    *,
+    write: Callable[[list[Row], list[Row]], None],
+    loggers: list[Any] | None = None,
+) -> FitResult:
+    """Train, from `folder`'s last.ckpt if it has one, and load the best weights at the end.
+
+    Args:
+        write: called with the rows of training and of validation whenever one is added.
+        loggers: Lightning loggers, none by default.
+
+    Raises:
+        KeyboardInterrupt: after saving, when interrupted.
+        UserError: the loss is not finite, or the checkpoint is of another drafter.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    clock = TimeBudget(settings.max_minutes)
+    curve = Curve(clock, settings.log_every_steps, write)
+    last = LastCheckpoint(folder / LAST, settings.checkpoint_minutes)
+    best = best_checkpoint(folder)
+    device = module.drafter.fc.weight.device
+    with _quiet_lightning():
+        trainer = Trainer(
+            accelerator="gpu" if device.type == "cuda" else "cpu",
+            devices=[device.index or 0] if device.type == "cuda" else 1,
+            precision=_precision(settings.precision, device),  # type: ignore[arg-type]
+            max_epochs=-1 if settings.max_epochs is None else settings.max_epochs,
+            accumulate_grad_batches=settings.accumulate,
+            gradient_clip_val=settings.clip_norm,
+            gradient_clip_algorithm="norm",
+            callbacks=[clock, curve, best, last],
+            default_root_dir=folder,
+            logger=loggers or False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            num_sanity_val_steps=0,
+            log_every_n_steps=settings.log_every_steps,
+            **_validation(settings),
+        )
+        _run(trainer, module, data, last_checkpoint(folder))
+    if not curve.val_rows:
+        raise UserError(f"training ended without a validation: {data.counts}")
+    _load_best(module, folder / BEST)
+    return FitResult(
+        train_rows=curve.train_rows,
+        val_rows=curve.val_rows,
+        best_row=max(curve.val_rows, key=lambda row: row["val_tau"]),
+        num_steps=trainer.global_step,
+        minutes=clock.minutes,
+    )
+
+
+def _run(
+    trainer: Trainer, module: DrafterModule, data: DrafterDataModule, checkpoint: Path | None
+) -> None:
+    if checkpoint is not None:
+        log.info("going on from %s", checkpoint)
+    try:
+        trainer.fit(module, datamodule=data, ckpt_path=checkpoint, weights_only=True)
+    except SystemExit:  # Lightning's answer to KeyboardInterrupt
+        raise KeyboardInterrupt from None
+    except RuntimeError as error:
+        if checkpoint is None or "state_dict" not in str(error):
+            raise
+        reason = " ".join(str(error).split())
+        raise UserError(f"{checkpoint} is of another drafter: {reason}") from error
+
+
+def _load_best(module: DrafterModule, path: Path) -> None:
+    if path.is_file():
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+        module.load_state_dict(checkpoint["state_dict"], strict=True)
+
+
+def _precision(name: str, device: torch.device) -> str:
+    if name == "auto":
+        name = "bfloat16" if device.type == "cuda" else "float32"
+    return PRECISIONS[name]
+
+
+def _validation(settings: FitSettings) -> dict[str, Any]:
+    if settings.val_every_steps is None:
+        return {"check_val_every_n_epoch": 1}
+    batches = settings.val_every_steps * settings.accumulate
+    return {"check_val_every_n_epoch": None, "val_check_interval": batches}
+
+
+@contextlib.contextmanager
+def _quiet_lightning() -> Iterator[None]:
+    """Without Lightning's hints about workers and hardware; errors and real warnings stay."""
+    loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
+    levels = [logger.level for logger in loggers]
+    try:
+        for logger in loggers:
+            logger.setLevel(logging.WARNING)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", PossibleUserWarning)
+            warnings.filterwarnings("ignore", message="Checkpoint directory .* exists")
+            warnings.filterwarnings("ignore", message=".*isinstance.treespec, LeafSpec.*")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

@@ -1,0 +1,142 @@
+"""The two losses of EAGLE-1 (arXiv 2401.15077, section 3.2), in float32 whatever comes in.
+
+    L = 1.0 · SmoothL1(f̂, f) + 0.1 · CE(p, p̂)
+
+SmoothL1 has beta 1 and is the mean over H; CE is against the target's soft law p. Each is summed
+over the rows that count and divided by their number. With a reduced draft vocabulary p is
+restricted to it and renormalised, and rows whose greedy target token lies outside do not count
+for CE.
+
+Laws over a vocabulary are never held for more than `CHUNK` rows: each chunk's loss and gradient
+are worked out before the next one's logits are made. Shapes: n rows, H hidden width, D draft
+vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import log_softmax, smooth_l1_loss, softmax
+
+CHUNK = 512  # rows whose [CHUNK, D] logits exist at one time
+
+
+def feature_loss(predicted: Tensor, features: Tensor) -> Tensor:
+    """SmoothL1 of f̂ [n, H] against f [n, H], mean over H: float32 [n]."""
+    return smooth_l1_loss(predicted.float(), features.float(), beta=1.0, reduction="none").mean(-1)
+
+
+@dataclass
+class Sums:
+    """Sums over rows, to be divided by their counts; `correct` counts greedy agreement.
+
+    Attributes:
+        feature, token: summed losses, scalars.
+        num_rows, num_token_rows: rows counted by each.
+        correct: rows whose draft argmax is the token label.
+    """
+
+    feature: Tensor
+    token: Tensor
+    num_rows: int
+    num_token_rows: Tensor
+    correct: Tensor
+
+    def detach(self) -> Sums:
+        """The same numbers without their history."""
+        return replace(self, feature=self.feature.detach(), token=self.token.detach())
+
+    def loss(self, feature_weight: float, token_weight: float) -> Tensor:
+        """Weighted means, 0 where nothing counts."""
+        feature = self.feature / max(self.num_rows, 1)
+        return feature_weight * feature + token_weight * self.token / self.num_token_rows.clamp(1)
+
+
+class ChunkedTokenLoss(torch.autograd.Function):
+    """Σ weight · CE over rows, with the gradient towards `predicted` made on the way forward.
+
+    forward(predicted [n, H], features [n, H], weights [n], head) -> (sum, draft argmax [n]).
+    `head` maps hidden states to draft logits and is applied to both. The gradient towards a row's
+    logits is weight · (p̂ - p); the head's own backward takes it to `predicted`.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        predicted: Tensor,
+        features: Tensor,
+        weights: Tensor,
+        head: Callable[[Tensor], Tensor],
+    ) -> tuple[Tensor, Tensor]:
+        """See the class."""
+        needs_gradient = ctx.needs_input_grad[0]
+        total = torch.zeros((), device=predicted.device)
+        best = torch.empty(len(weights), dtype=torch.long, device=predicted.device)
+        gradient = torch.empty_like(predicted) if needs_gradient else predicted.new_empty(0)
+        for start in range(0, len(weights), CHUNK):
+            rows = slice(start, start + CHUNK)
+            hidden = predicted[rows].detach()
+            with torch.set_grad_enabled(needs_gradient):
+                hidden.requires_grad_(needs_gradient)
+                logits = head(hidden)
+            target_probs = softmax(head(features[rows]).float(), dim=-1)
+            best[rows] = logits.argmax(-1)
+            log_probs = log_softmax(logits.detach().float(), dim=-1)
+            losses = -torch.linalg.vecdot(target_probs, log_probs)
+            total += losses.dot(weights[rows])
+            if needs_gradient:
+                towards_logits = log_probs.exp_().sub_(target_probs).mul_(weights[rows, None])
+                gradient[rows] = torch.autograd.grad(
+                    logits, hidden, towards_logits.to(logits.dtype)
+                )[0]
+        ctx.save_for_backward(gradient)
+        ctx.mark_non_differentiable(best)
+        return total, best
+
+    @staticmethod
+    def backward(ctx: Any, grad_total: Tensor, _grad_best: Tensor) -> tuple[Any, ...]:
+        """The gradient made in `forward`, times what comes from above."""
+        (gradient,) = ctx.saved_tensors
+        return gradient * grad_total.to(gradient.dtype), None, None, None
+
+
+def row_sums(
+    drafter: Any,
+    predicted: Tensor,
+    features: Tensor,
+    *,
+    token_labels: Tensor,
+    choices: Tensor,
+    draft_ids: Tensor | None,
+) -> tuple[Sums, Tensor]:
+    """Losses of the rows that count at one step, and whether each row's draft token is right.
+
+    Args:
+        drafter: gives `logits` and `draft_to_target`.
+        predicted: f̂ [n, H]; features: the true ones [n, H].
+        token_labels: the text's own next tokens [n], which a draft must hit.
+        choices: the target's greedy tokens [n]; used with a reduced vocabulary only.
+        draft_ids: target id -> draft id or -1 [V]; None for the full vocabulary.
+
+    Returns:
+        sums, and bool [n].
+    """
+    if draft_ids is None:
+        counted = torch.ones_like(token_labels, dtype=torch.bool)
+    else:
+        counted = draft_ids[choices] >= 0
+    token_sum, best = ChunkedTokenLoss.apply(predicted, features, counted.float(), drafter.logits)
+    drafted = best if draft_ids is None else drafter.draft_to_target[best]
+    correct = drafted == token_labels
+    sums = Sums(
+        feature=feature_loss(predicted, features).sum(),
+        token=token_sum,
+        num_rows=len(token_labels),
+        num_token_rows=counted.sum(),
+        correct=correct.sum(),
+    )
+    return sums, correct

@@ -1,0 +1,208 @@
+"""The Lightning module: losses of a batch, validation by chain drafting, optimiser and schedule.
+
+Only the drafter's own tensors are in `state_dict`: the target's frozen embedding and head are
+attached as plain objects, so checkpoints stay small and loading them can be strict. Noise is a
+function of (seed, epoch, batch), so a resumed run draws what the straight one would have drawn.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule
+from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
+from torch import Tensor
+
+from eagle_lab.data.datasets import PackedBatch
+from eagle_lab.drafters import vocabulary
+from eagle_lab.drafters.eagle1 import Eagle1
+from eagle_lab.errors import UserError, choose
+from eagle_lab.training.losses import Sums, row_sums
+from eagle_lab.training.metrics import AcceptanceCounts
+from eagle_lab.training.rollout import Rollout
+
+SCHEDULES = ("cosine", "linear", "constant")
+
+
+@dataclasses.dataclass(frozen=True)
+class Optimisation:
+    """How a drafter is optimised; plain values only.
+
+    Attributes:
+        ttt_steps: training-time test steps S, 1 for EAGLE-1's teacher forcing.
+        step_decay: weight of step s is step_decay^s.
+        feature_weight, token_weight: of SmoothL1 and of cross-entropy.
+        noise: input features get U(-noise, noise).
+        learning_rate: after `warmup_steps` of linear warm-up; then `schedule` takes it down to
+            `final_learning_rate` times itself.
+        beta1, beta2, weight_decay: of AdamW.
+        val_depth: tokens of the chains that validation drafts.
+        seed: of the noise.
+    """
+
+    ttt_steps: int = 1
+    step_decay: float = 0.8
+    feature_weight: float = 1.0
+    token_weight: float = 0.1
+    noise: float = 0.1
+    learning_rate: float = 3e-5
+    warmup_steps: int = 2000
+    schedule: str = "cosine"
+    final_learning_rate: float = 0.0
+    beta1: float = 0.9
+    beta2: float = 0.95
+    weight_decay: float = 0.0
+    val_depth: int = 5
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        choose(self.schedule, SCHEDULES, "trainer.schedule")
+        for name in ("ttt_steps", "val_depth"):
+            if getattr(self, name) < 1:
+                raise UserError(f"trainer.{name}={getattr(self, name)}; allowed: 1 or more")
+        if self.learning_rate <= 0:
+            raise UserError(f"trainer.learning_rate={self.learning_rate}; allowed: above 0")
+
+    def learning_rate_factor(self, step: int, progress: float) -> float:
+        """Share of the peak learning rate at an optimiser step and a progress within 0 … 1."""
+        if step < self.warmup_steps:
+            return (step + 1) / self.warmup_steps
+        if self.schedule == "constant":
+            return 1.0
+        progress = min(max(progress, 0.0), 1.0)
+        linear = 1 - progress
+        falling = linear if self.schedule == "linear" else (1 - math.cos(math.pi * linear)) / 2
+        return self.final_learning_rate + (1 - self.final_learning_rate) * falling
+
+
+class DrafterModule(LightningModule):
+    """Trains one drafter, which must be attached to its target.
+
+    Attributes:
+        time_share: share of a time budget that is spent, 0 without one; moves the schedule.
+        window: loss sums of each training-time step since they were last taken.
+        val_counts: acceptance of the last validation; val_sums: its step-0 losses.
+    """
+
+    def __init__(self, drafter: Eagle1, settings: Optimisation) -> None:
+        super().__init__()
+        self.drafter, self.settings = drafter, settings
+        self.save_hyperparameters(dataclasses.asdict(settings))
+        self.time_share = 0.0
+        self.window: list[list[Sums]] = []
+        self.val_counts = AcceptanceCounts(settings.val_depth)
+        self.val_sums: list[Sums] = []
+        self._draft_ids: Tensor | None = None
+
+    def draft_ids(self) -> Tensor | None:
+        """Target id -> draft id or -1 [V], or None with the full vocabulary."""
+        kept = self.drafter.draft_to_target
+        if kept is not None and self._draft_ids is None:
+            self._draft_ids = vocabulary.to_draft(kept, self.drafter.config.vocab_size)
+        return self._draft_ids
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """The checkpoint's own draft vocabulary is the one that counts."""
+        self._draft_ids = None
+
+    def training_step(self, batch: PackedBatch, batch_idx: int) -> Tensor:
+        """Σ_s step_decay^s (feature_weight · SmoothL1 + token_weight · CE)."""
+        noisy = self._with_noise(batch.features, batch_idx)
+        rollout, steps = Rollout(self.drafter, batch), []
+        total = torch.zeros((), device=batch.features.device)
+        for index in range(self.settings.ttt_steps):
+            step, predicted = rollout.advance(features=noisy)
+            if len(step.rows) == 0:
+                break
+            sums, _ = self._sums(batch, step, predicted)
+            loss = sums.loss(self.settings.feature_weight, self.settings.token_weight)
+            total = total + self.settings.step_decay**index * loss
+            steps.append(sums.detach())
+        if not torch.isfinite(total):
+            raise UserError(
+                f"the loss is {float(total)} in epoch {self.current_epoch}, batch {batch_idx}; "
+                f"try a lower trainer.learning_rate than {self.settings.learning_rate}"
+            )
+        self.window.append(steps)
+        return total
+
+    def on_validation_epoch_start(self) -> None:
+        """Start counting afresh."""
+        self.val_counts, self.val_sums = AcceptanceCounts(self.settings.val_depth), []
+
+    def validation_step(self, batch: PackedBatch, batch_idx: int) -> None:
+        """Count, depth by depth, the chains that stay right."""
+        rollout, alive = Rollout(self.drafter, batch), None
+        for depth in range(self.settings.val_depth):
+            step, predicted = rollout.advance(among=alive)
+            if len(step.rows) == 0:
+                break
+            if depth == 0:
+                sums, correct = self._sums(batch, step, predicted)
+                self.val_sums.append(sums)
+            else:
+                drafted = self.drafter.logits(predicted).argmax(-1)
+                kept = self.drafter.draft_to_target
+                correct = (drafted if kept is None else kept[drafted]) == step.token_labels
+            self.val_counts.add_depth(depth, correct)
+            alive = step.rows[correct]
+
+    def on_validation_epoch_end(self) -> None:
+        """Log what the pooled counts say."""
+        self.log("val_tau", self.val_counts.expected_tau, prog_bar=True)
+        for depth, share in enumerate(self.val_counts.conditional.tolist(), start=1):
+            self.log(f"val_acceptance_{depth}", share)
+        feature, token = mean_losses(self.val_sums)
+        self.log_dict({"val_feature_loss": feature, "val_token_loss": token})
+
+    def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
+        """AdamW with warm-up, then a decay over steps or over the time budget."""
+        settings = self.settings
+        optimizer = torch.optim.AdamW(
+            self.drafter.parameters(),
+            lr=settings.learning_rate,
+            betas=(settings.beta1, settings.beta2),
+            weight_decay=settings.weight_decay,
+            fused=True,
+        )
+        num_steps = self.trainer.estimated_stepping_batches  # inf when only time ends the run
+        after_warmup = max(num_steps - settings.warmup_steps, 1)
+
+        def factor(step: int) -> float:
+            done = (step - settings.warmup_steps) / after_warmup
+            return settings.learning_rate_factor(step, max(done, self.time_share))
+
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": scheduler, "interval": "step"},
+        }
+
+    def _sums(self, batch: PackedBatch, step: Any, predicted: Tensor) -> tuple[Sums, Tensor]:
+        return row_sums(
+            self.drafter,
+            predicted,
+            batch.features[step.feature_labels],
+            token_labels=step.token_labels,
+            choices=batch.choices[step.feature_labels],
+            draft_ids=self.draft_ids(),
+        )
+
+    def _with_noise(self, features: Tensor, batch_idx: int) -> Tensor:
+        if not self.settings.noise:
+            return features
+        seed = (self.settings.seed * 1_000_003 + self.current_epoch) * 1_000_003 + batch_idx
+        generator = torch.Generator(features.device).manual_seed(seed % 2**63)
+        noise = torch.rand(features.shape, generator=generator, device=features.device)
+        return features + (2 * noise - 1) * self.settings.noise
+
+
+def mean_losses(sums: list[Sums]) -> tuple[float, float]:
+    """Feature loss and token loss over pooled rows; 0 where nothing counts."""
+    num_rows = sum(one.num_rows for one in sums)
+    num_token_rows = sum(int(one.num_token_rows) for one in sums)
+    feature, token = sum(float(one.feature) for one in sums), sum(float(one.token) for one in sums)
+    return feature / max(num_rows, 1), token / max(num_token_rows, 1)
