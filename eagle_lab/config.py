@@ -43,6 +43,8 @@ class DrafterConfig:
     path: str | None = None
     inner_norm: bool = MISSING
     draft_vocab_size: int | None = None
+    fc_bias: bool = MISSING
+    intermediate_size: int | None = None
 
 
 @dataclass
@@ -50,6 +52,17 @@ class DataConfig:
     """Prompts, capture and feature store."""
 
     store: str | None = None
+    prompts: str = MISSING
+    answers: str | None = None
+    num_prompts: int | None = None
+    num_tokens: int | None = None
+    batch_size: int = MISSING
+    max_new_tokens: int = MISSING
+    sampled_share: float = MISSING
+    temperature: float = MISSING
+    top_p: float = MISSING
+    top_k: int = MISSING
+    feature_dtype: str = MISSING
 
 
 @dataclass
@@ -90,9 +103,35 @@ class GridConfig:
 
 @dataclass
 class TrainerConfig:
-    """Optimisation of a drafter."""
+    """Training of a drafter; read by `tasks.train`."""
 
-    max_epochs: int = MISSING
+    max_epochs: int | None = None
+    max_minutes: float | None = None
+    init_from: str | None = None
+    least_squares_start: bool = MISSING
+    max_tokens: int | None = None
+    val_fraction: float = MISSING
+    max_length: int = MISSING
+    batch_tokens: int = MISSING
+    accumulate: int = MISSING
+    precision: str = MISSING
+    learning_rate: float = MISSING
+    warmup_steps: int = MISSING
+    schedule: str = MISSING
+    final_learning_rate: float = MISSING
+    beta1: float = MISSING
+    beta2: float = MISSING
+    weight_decay: float = MISSING
+    clip_norm: float = MISSING
+    feature_weight: float = MISSING
+    token_weight: float = MISSING
+    noise: float = MISSING
+    ttt_steps: int = MISSING
+    step_decay: float = MISSING
+    val_depth: int = MISSING
+    val_every_steps: int | None = None
+    log_every_steps: int = MISSING
+    checkpoint_minutes: float = MISSING
 
 
 @dataclass
@@ -174,7 +213,7 @@ def check(config: DictConfig) -> None:
 
 def _check_keys(config: DictConfig, schema: type, prefix: str) -> None:
     types = get_type_hints(schema)
-    for key in config:
+    for key in map(str, config):
         if key not in types:
             names = [f"{prefix}{name}" for name in types]
             raise UserError(unknown(f"{prefix}{key}", names, "key"))
