@@ -52,6 +52,9 @@ def main() -> int:
     except KeyboardInterrupt as interrupt:
         print(f"\ninterrupted{interrupt}", file=sys.stderr)
         return 130
+    except BrokenPipeError:  # whoever read the output has left, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except Exception as error:
         if _SHOW_TRACEBACKS:
             raise

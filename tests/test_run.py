@@ -348,3 +348,17 @@ def test_the_module_is_a_program(tmp_path: Path) -> None:
     assert done.stderr.startswith("unknown experiment 'no_such_thing'")
     assert len(done.stderr.splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_reader_that_leaves_early_is_no_error_message() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-u", "-m", "eagle_lab.run", "--help"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.stderr is not None
+    with process.stderr as stderr:
+        assert stderr.read() == b""
+    assert process.wait() == 1
