@@ -1,0 +1,111 @@
+"""The findings of a run in sentences, each with its interval and its n.
+
+Says no more than the numbers do: a speedup whose interval holds 1 is called unproven, and control
+or lossy methods never win.
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from eagle_lab.reports.load import Run
+from eagle_lab.reports.sweep_sentences import best_words
+from eagle_lab.reports.sweeps import grids, headline_rows, rivals
+from eagle_lab.reports.words import interval_words, known, setting_words, span, value_words
+
+CONTROLS = ("vanilla", "self_speculation")
+
+
+def run_sentences(run: Run) -> list[str]:
+    """What a bench found: setting, winner by speed, winner by τ, exactness, warnings."""
+    if run.summary.empty:
+        return []
+    rows = headline_rows(run.main)
+    found = grids(run.summary)
+    tree_sizes = [best_words(grid, by) for grid in found for by in ("speedup", "tau_macro")]
+    return [
+        said
+        for said in (
+            _measured_on(run, rows),
+            _fastest(rows),
+            *(tree_sizes or [_longest(rows)]),
+            _exactness(rows, run.divergences),
+            _strangers(rows),
+            _lossy(rows),
+        )
+        if said
+    ]
+
+
+def _measured_on(run: Run, rows: pd.DataFrame) -> str:
+    where = setting_words(run.config, run.provenance)
+    size = f"{rows['num_questions'].max():,.0f} questions" if known(rows, "num_questions") else ""
+    tokens = f"{rows['num_tokens'].sum():,.0f} tokens emitted by {len(rows)} methods"
+    conditions = [
+        f"{name}{span(rows[column])}"
+        for column, name in (("temperature", "T = "), ("batch_size", "batch size "))
+        if known(rows, column)
+    ]
+    return f"Measured: {', '.join(part for part in (size, tokens, *conditions, where) if part)}."
+
+
+def _contestants(rows: pd.DataFrame) -> pd.DataFrame:
+    lossy = rows["method"].str.contains("lossy")
+    return rows[~rows["method"].isin(CONTROLS) & ~lossy]
+
+
+def _fastest(rows: pd.DataFrame) -> str:
+    timed = _contestants(rows).dropna(subset=["speedup"]).reset_index(drop=True)
+    if timed.empty:
+        return ""
+    best = timed.loc[int(timed["speedup"].argmax())]
+    speed = f"{best['speedup']:.2f}× vanilla's speed{interval_words(best, 'speedup')}"
+    tau = "" if pd.isna(best["tau_macro"]) else f", with τ = {value_words(best, 'tau_macro')}"
+    if best["speedup"] <= 1:
+        return f"No method is faster than vanilla; the nearest is {best['label']}, {speed}{tau}."
+    said = f"{best['label']} is the fastest: {speed}{tau}"
+    if pd.isna(best["speedup_low"]):
+        return f"{said}; with one question there is no interval."
+    if best["speedup_low"] <= 1:
+        return f"{said}; the interval holds 1, so a speedup is not shown."
+    close = ", ".join(rivals(timed, best, "speedup")["label"])
+    return f"{said}." + (f" The intervals of {close} reach into it." if close else "")
+
+
+def _longest(rows: pd.DataFrame) -> str:
+    measured = _contestants(rows).dropna(subset=["tau_macro"]).reset_index(drop=True)
+    if measured.empty:
+        return ""
+    best = measured.loc[int(measured["tau_macro"].argmax())]
+    if pd.notna(best["speedup"]) and best["speedup"] == measured["speedup"].max():
+        return f"{best['label']} also has the longest acceptance."
+    said = f"{best['label']} has the longest acceptance: τ = {value_words(best, 'tau_macro')}"
+    if pd.notna(best["speedup"]):
+        said += f", at {best['speedup']:.2f}× vanilla's speed{interval_words(best, 'speedup')}"
+    return f"{said}."
+
+
+def _exactness(rows: pd.DataFrame, divergences: pd.DataFrame) -> str:
+    rates = rows[rows["method"] != "vanilla"].dropna(subset=["greedy_match_rate"])
+    if rates.empty:
+        return ""
+    short = rates[rates["greedy_match_rate"] < 1]
+    ties = int((divergences["verdict"] == "tie").sum()) if "verdict" in divergences else 0
+    listed = f" {ties} near-tie{'' if ties == 1 else 's'} listed below." if ties else ""
+    if short.empty:
+        return f"Every method's greedy output equals vanilla's on every turn.{listed}"
+    worst = ", ".join(
+        f"{row.label} on {1 - row.greedy_match_rate:.1%}" for row in short.itertuples()
+    )
+    return f"Not exact: greedy output differs from vanilla's for {worst} of turns.{listed}"
+
+
+def _strangers(rows: pd.DataFrame) -> str:
+    foreign = rows["drafter_matches_target"].astype(str).str.lower().isin({"false", "0", "0.0"})
+    names = ", ".join(rows["label"][foreign]) if foreign.any() else ""
+    return f"The drafter was trained for another target: {names}." if names else ""
+
+
+def _lossy(rows: pd.DataFrame) -> str:
+    names = ", ".join(rows["label"][rows["method"].str.contains("lossy")])
+    return f"Lossy by design, so out of the comparison: {names}." if names else ""

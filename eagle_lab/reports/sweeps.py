@@ -1,0 +1,175 @@
+"""Reading a sweep: its grids, its best setting, and what a cycle costs as the tree grows.
+
+Works on the `table` of a `Sweep` (one row per job, method and setting). Knows no files.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+TREE = ["depth", "width", "num_nodes"]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The rows of one method at one batch size and temperature, over depth, width, num_nodes."""
+
+    method: str
+    rows: pd.DataFrame
+    conditions: str
+    suffix: str
+
+    @property
+    def feasible(self) -> pd.DataFrame:
+        """Rows that could run."""
+        return self.rows[~self.rows["infeasible"]]
+
+    def plane(self, value: str, num_nodes: float) -> pd.DataFrame:
+        """`value` over depth (rows, deepest last) and width (columns); NaN where unmeasured."""
+        return self._spread(self.feasible, value, num_nodes).astype(float)
+
+    def infeasible_plane(self, num_nodes: float) -> pd.DataFrame:
+        """True where the setting cannot be; the shape of `plane`."""
+        marked = self.rows.assign(impossible=self.rows["infeasible"].astype(float))
+        return self._spread(marked, "impossible", num_nodes).fillna(0.0) > 0
+
+    def _spread(self, rows: pd.DataFrame, value: str, num_nodes: float) -> pd.DataFrame:
+        depths, widths = (sorted(self.rows[name].dropna().unique()) for name in TREE[:2])
+        chosen = rows[rows["num_nodes"] == num_nodes]
+        plane = chosen.pivot_table(index="depth", columns="width", values=value, aggfunc="mean")
+        return plane.reindex(index=depths, columns=widths)
+
+    @property
+    def node_counts(self) -> list[float]:
+        """The values of num_nodes, ascending."""
+        return sorted(self.rows["num_nodes"].dropna().unique())
+
+
+def grids(table: pd.DataFrame) -> list[Grid]:
+    """The grids that a sweep went over: methods whose depth, width or num_nodes vary."""
+    complete = table.dropna(subset=TREE)
+    swept = [
+        str(method)
+        for method, rows in complete.groupby("method", sort=False)
+        if len(rows[TREE].drop_duplicates()) > 1
+    ]
+    found = []
+    for method in swept:
+        rows = complete[complete["method"] == method]
+        groups = rows.groupby(["batch_size", "temperature"], dropna=False)
+        for (batch_size, temperature), group in groups:
+            conditions = _conditions(batch_size, temperature)
+            suffix = "" if len(swept) == 1 else f"_{method}"
+            if groups.ngroups > 1:
+                suffix += f"_batch{batch_size:g}_T{temperature:g}"
+            found.append(Grid(method, group, conditions, suffix))
+    return found
+
+
+def _conditions(batch_size: float, temperature: float) -> str:
+    said = [
+        "" if pd.isna(temperature) else f"T = {temperature:g}",
+        "" if pd.isna(batch_size) else f"batch size {batch_size:g}",
+    ]
+    return ", ".join(part for part in said if part)
+
+
+def best_setting(rows: pd.DataFrame, by: str) -> pd.Series | None:
+    """The row with the highest `by`; among equals the smallest tree. None if nothing is measured.
+
+    The best of many noisy measurements looks better than it is: see `rivals`.
+    """
+    measured = rows[rows[by].notna()]
+    if measured.empty:
+        return None
+    order = [by, "num_nodes", "depth", "width"]
+    return measured.sort_values(order, ascending=[False, True, True, True]).iloc[0]
+
+
+def rivals(rows: pd.DataFrame, best: pd.Series, by: str) -> pd.DataFrame:
+    """Other rows whose 95 % interval of `by` reaches into the best one's."""
+    low = best[f"{by}_low"]
+    others = rows[rows.index != best.name]
+    return others[others[f"{by}_high"] >= low]
+
+
+def headline_rows(rows: pd.DataFrame) -> pd.DataFrame:
+    """`rows` with only the best setting of every method that was swept (by speedup, else tau)."""
+    for grid in grids(rows):
+        by = "speedup" if grid.feasible["speedup"].notna().any() else "tau_macro"
+        best = best_setting(grid.feasible, by)
+        if best is not None:
+            rows = rows.drop(index=[index for index in grid.rows.index if index != best.name])
+    return rows
+
+
+def vanilla_ms(table: pd.DataFrame) -> pd.Series:
+    """Vanilla's decode milliseconds per token for each row of `table`: of its own job and batch."""
+    vanilla = table[table["method"] == "vanilla"]
+    speed = vanilla["decode_tokens_per_second"].fillna(vanilla["tokens_per_second"])
+    keys = [name for name in ("job", "batch_size", "temperature") if name in table]
+    per_group = (1000.0 / speed).groupby([vanilla[name] for name in keys], dropna=False).mean()
+    found = table[keys].merge(per_group.rename("vanilla_ms").reset_index(), on=keys, how="left")
+    return pd.Series(found["vanilla_ms"].to_numpy(), index=table.index).fillna(
+        float((1000.0 / speed).mean())
+    )
+
+
+@dataclass(frozen=True)
+class StepCosts:
+    """A cycle's cost as straight lines, milliseconds: fitted to a sweep's measured means.
+
+    draft = draft_base + draft_per_level * depth;
+    verify = verify_base + verify_per_token * (1 + num_nodes), the root included.
+    """
+
+    draft_base: float
+    draft_per_level: float
+    verify_base: float
+    verify_per_token: float
+    overhead: float
+
+    def cycle_ms(self, depth: float, num_nodes: float) -> float:
+        """Cost of one cycle, milliseconds."""
+        draft = self.draft_base + self.draft_per_level * depth
+        verify = self.verify_base + self.verify_per_token * (1 + num_nodes)
+        return draft + verify + self.overhead
+
+    def tau_to_break_even(self, vanilla: float, depth: float, num_nodes: float) -> float:
+        """The tau at which such a cycle just equals vanilla's `vanilla` ms per token."""
+        return self.cycle_ms(depth, num_nodes) / vanilla
+
+
+def fit_step_costs(rows: pd.DataFrame) -> StepCosts | None:
+    """Least-squares lines through the measured draft and verify times; None if untimed."""
+    timed = rows.dropna(subset=["draft_ms", "verify_ms"])
+    if timed.empty:
+        return None
+    draft = _line(timed["depth"].to_numpy(float), timed["draft_ms"].to_numpy(float))
+    verify = _line(1 + timed["num_nodes"].to_numpy(float), timed["verify_ms"].to_numpy(float))
+    return StepCosts(*draft, *verify, float(timed["overhead_ms"].fillna(0.0).mean()))
+
+
+def _line(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
+    """Intercept and slope; a flat line where x does not vary."""
+    if np.ptp(x) == 0:
+        return float(y.mean()), 0.0
+    slope, intercept = np.polyfit(x, y, 1)
+    return float(intercept), float(slope)
+
+
+def with_cost_model(table: pd.DataFrame) -> pd.DataFrame:
+    """`table` with `cycle_ms`, `vanilla_ms` and `predicted_speedup`.
+
+    predicted_speedup = tau_micro * vanilla_ms / (draft + verify + overhead): the speedup of
+    decoding that tau and the measured step costs account for. Prefill is outside of it.
+    """
+    rows = table.assign(
+        cycle_ms=table[["draft_ms", "verify_ms", "overhead_ms"]].sum(axis=1, min_count=2),
+        vanilla_ms=vanilla_ms(table),
+    )
+    rows["predicted_speedup"] = rows["tau_micro"] * rows["vanilla_ms"] / rows["cycle_ms"]
+    return rows

@@ -1,0 +1,47 @@
+"""Phrases that findings are made of: values with their intervals, ranges, the machine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+
+def setting_words(config: dict[str, Any], provenance: dict[str, Any]) -> str:
+    """`target smollm2_135m, float32 on cpu (processor)`, as far as it is recorded."""
+    target = config.get("target") or {}
+    name = target.get("name") or target.get("kind") if isinstance(target, dict) else target
+    device = provenance.get("device") or config.get("device")
+    processor = provenance.get("device_name")
+    place = f"{provenance.get('dtype') or config.get('dtype') or ''} on {device}" if device else ""
+    return ", ".join(
+        part
+        for part in (
+            f"target {name}" if name else "",
+            f"{place.strip()}{f' ({processor})' if processor and place else ''}",
+        )
+        if part
+    )
+
+
+def value_words(row: pd.Series, name: str, unit: str = "") -> str:
+    """`1.42× (95 % interval 1.31 to 1.55)`; without the bracket where there is no interval."""
+    return f"{row[name]:.2f}{unit}{interval_words(row, name)}"
+
+
+def interval_words(row: pd.Series, name: str) -> str:
+    """` (95 % interval 1.31 to 1.55)`, or nothing where there is no interval."""
+    low, high = row.get(f"{name}_low"), row.get(f"{name}_high")
+    return "" if pd.isna(low) or pd.isna(high) else f" (95 % interval {low:.2f} to {high:.2f})"
+
+
+def known(rows: pd.DataFrame, column: str) -> bool:
+    """True if any row holds a value of `column`."""
+    return bool(rows[column].notna().any())
+
+
+def span(values: pd.Series) -> str:
+    """`4`, or `2 to 8` where values differ."""
+    measured = values.dropna()
+    low, high = measured.min(), measured.max()
+    return f"{low:g}" if low == high else f"{low:g} to {high:g}"
