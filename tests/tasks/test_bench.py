@@ -1,0 +1,274 @@
+"""`+experiment=bench` and `+experiment=sweep` on the tiny target: files, resuming, clear errors."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from eagle_lab import run
+from eagle_lab.config import compose
+from eagle_lab.drafters.checkpoint import save_drafter
+from eagle_lab.drafters.eagle1 import Eagle1, Eagle1Config
+from eagle_lab.errors import UserError
+from eagle_lab.evaluation import runner
+from eagle_lab.models.load import load_target
+from eagle_lab.reports.collect import collect_jobs, unfinished_jobs
+from eagle_lab.tasks import bench, methods, sweep
+from eagle_lab.tasks.bench_table import bench_table
+
+SMALL = (
+    "target=tiny_random",
+    "device=cpu",
+    "eval.num_questions=2",
+    "eval.max_new_tokens=6",
+    "eval.timing=false",
+    "eval.batch_size=2",
+)
+TREE = ("tree.depth=2", "tree.width=2", "tree.num_nodes=4")
+
+
+@pytest.fixture(scope="module")
+def drafter(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An untrained drafter for the tiny target."""
+    target = load_target("tiny_random", device="cpu")
+    torch.manual_seed(0)
+    network = Eagle1(Eagle1Config.from_target(target))
+    folder = tmp_path_factory.mktemp("drafters") / "untrained"
+    return save_drafter(network, folder, target=target, training_summary={})
+
+
+@pytest.fixture
+def no_shipped_drafter(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """An empty place where the package's own drafters would lie."""
+    folder = tmp_path / "shipped"
+    monkeypatch.setattr(methods, "SHIPPED_DRAFTERS", folder)
+    return folder
+
+
+def table(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def generations(folder: Path) -> list[dict]:
+    lines = (folder / "generations.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def config(folder: Path, *overrides: str, experiment: str = "bench"):
+    return compose([f"+experiment={experiment}", *SMALL, f"output_dir={folder}", *overrides])
+
+
+def test_every_method_of_the_default_bench_equals_vanilla(tmp_path: Path, drafter: Path) -> None:
+    folder = tmp_path / "run"
+    bench.run(config(folder, *TREE, f"drafter.path={drafter}"))
+    summary = {row["method"]: row for row in table(folder / "summary.csv")}
+    names = "vanilla self_speculation prompt_lookup eagle_chain eagle_static eagle_dynamic"
+    assert list(summary) == names.split()
+    assert {row["greedy_match_rate"] for row in summary.values()} == {"1.0"}
+    assert summary["vanilla"]["tau_micro"] == "1.0"
+    assert summary["self_speculation"]["tau_micro"] == "5.0"
+    dynamic = summary["eagle_dynamic"]
+    assert (dynamic["depth"], dynamic["width"], dynamic["num_nodes"]) == ("2", "2", "4")
+    assert (dynamic["drafter"], dynamic["drafter_matches_target"]) == (str(drafter), "true")
+    assert (summary["eagle_static"]["depth"], summary["eagle_static"]["num_nodes"]) == ("5", "25")
+    assert summary["vanilla"]["drafter"] == summary["vanilla"]["tokens_per_second"] == ""
+    assert len(generations(folder)) == 6 * 2 * 2
+    totals = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    assert totals["num_mismatches"] == 0
+    assert 0 < totals["logit_noise"]["max_difference"] < 1e-3
+    provenance = json.loads((folder / "provenance.json").read_text(encoding="utf-8"))
+    assert provenance["end"]
+    assert provenance["prompts_sha256"]
+    assert not list(folder.glob("*.partial"))
+
+
+def test_a_timed_bench_has_speeds_and_intervals(tmp_path: Path) -> None:
+    timed = ("eval.timing=true", "eval.batch_size=1", "eval.warmup=1", "eval.num_questions=3")
+    bench.run(config(tmp_path / "run", *timed, "method=[prompt_lookup]"))
+    rows = table(tmp_path / "run" / "summary.csv")
+    assert [row["method"] for row in rows] == ["vanilla", "prompt_lookup"]  # always added, first
+    for row in rows:
+        for name in ("tokens_per_second", "draft_ms", "verify_ms", "ttft_ms", "itl_p95_ms"):
+            assert float(row[name]) >= 0
+        assert float(row["speedup_low"]) <= float(row["speedup"]) <= float(row["speedup_high"])
+        assert float(row["tokens_per_second"]) < float(row["decode_tokens_per_second"]) * 6 / 5
+    assert rows[0]["speedup"] == "1.0"
+    vanilla = [row for row in generations(tmp_path / "run") if row["method"] == "vanilla"]
+    seconds = sum(row["prefill_s"] + row["decode_s"] for row in vanilla)
+    tokens = sum(len(row["tokens"]) for row in vanilla)
+    assert float(rows[0]["tokens_per_second"]) == pytest.approx(tokens / seconds)
+
+
+def test_a_killed_bench_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = config(tmp_path / "run", "method=[vanilla,prompt_lookup]", "eval.batch_size=1")
+    real, calls = runner.decode, []
+
+    def decode(*arguments, **options):
+        calls.append(1)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(runner, "decode", decode)
+    with pytest.raises(KeyboardInterrupt):
+        bench.run(asked)
+    assert (tmp_path / "run" / "generations.jsonl.partial").is_file()
+    assert not (tmp_path / "run" / "summary.csv").exists()
+    bench.run(asked)
+    assert len(calls) == 4 + (8 - 3)
+    assert len(generations(tmp_path / "run")) == 8
+    bench.run(asked)
+    assert len(calls) == 9  # finished: nothing to do
+
+
+def test_a_tree_with_too_small_a_pool_is_a_row(tmp_path: Path, drafter: Path) -> None:
+    sizes = ("tree.depth=1", "tree.width=2", "tree.num_nodes=9")
+    bench.run(config(tmp_path / "run", *sizes, "method=[eagle_dynamic]", f"drafter.path={drafter}"))
+    vanilla, dynamic = table(tmp_path / "run" / "summary.csv")
+    assert vanilla["status"] == "ok"
+    assert (dynamic["status"], dynamic["num_nodes"], dynamic["tau_micro"]) == (
+        "infeasible",
+        "9",
+        "",
+    )
+    assert "2 candidates" in dynamic["reason"]
+
+
+def test_a_method_without_its_drafter_says_how_to_get_one(
+    tmp_path: Path, no_shipped_drafter: Path
+) -> None:
+    with pytest.raises(UserError, match=r"eagle_chain.*tiny_random.*drafter\.path=.*train"):
+        bench.run(config(tmp_path / "run", "method=[eagle_chain]"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_drafter_of_the_package_is_found_by_its_target(
+    tmp_path: Path, no_shipped_drafter: Path, drafter: Path
+) -> None:
+    no_shipped_drafter.mkdir()
+    (no_shipped_drafter / "tiny").symlink_to(drafter, target_is_directory=True)
+    target = load_target("tiny_random", device="cpu")
+    assert methods.shipped_drafter(target) == no_shipped_drafter / "tiny"
+    assert methods.shipped_drafter(load_target("tiny_random", architecture="qwen3")) is None
+    bench.run(config(tmp_path / "run", "method=[eagle_chain]", "eval.turns=1"))
+    assert table(tmp_path / "run" / "summary.csv")[1]["drafter"] == "tiny"
+
+
+def test_a_drafter_for_another_target_is_marked(tmp_path: Path, drafter: Path) -> None:
+    other = config(
+        tmp_path / "run",
+        "target.tied_head=true",
+        "method=[eagle_chain]",
+        "eval.turns=1",
+        f"drafter.path={drafter}",
+    )
+    with pytest.warns(UserWarning, match="trained for"):
+        bench.run(other)
+    row = table(tmp_path / "run" / "summary.csv")[1]
+    assert (row["drafter_matches_target"], row["greedy_match_rate"]) == ("false", "1.0")
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("+method.prompt_lookup.n_mx=2", ["n_mx", "n_max"]),
+        ("+method.prompt_lokup.n_max=2", ["prompt_lokup", "Did you mean 'prompt_lookup'"]),
+        ("method.prompt_lookup.n_min=7", ["n_min=7"]),
+        ("eval.batch_size=0", ["eval.batch_size=0"]),
+        ("eval.temperature=-1", ["temperature=-1"]),
+        ("eval.max_new_tokens=3000", ["question", "2048"]),
+        ("eval.num_questions=1000", ["1000"]),
+        ("eval.prompts=/nowhere/file.jsonl", ["/nowhere/file.jsonl"]),
+    ],
+)
+def test_a_mistake_is_named_and_leaves_no_folder(
+    tmp_path: Path, override: str, words: list[str]
+) -> None:
+    with pytest.raises(UserError) as error:
+        bench.run(config(tmp_path / "run", "method=[vanilla,prompt_lookup]", override))
+    assert all(word in str(error.value) for word in words), error.value
+    assert not (tmp_path / "run").exists()
+
+
+def test_sampling_has_no_match_rate(tmp_path: Path) -> None:
+    bench.run(config(tmp_path / "run", "eval.temperature=1", "method=[prompt_lookup]"))
+    assert [row["greedy_match_rate"] for row in table(tmp_path / "run" / "summary.csv")] == ["", ""]
+    assert table(tmp_path / "run" / "divergences.csv") == []
+
+
+def test_the_grid_in_one_process(tmp_path: Path, drafter: Path) -> None:
+    grid = ("grid.depth=[1,2]", "grid.width=[2]", "grid.num_nodes=[2,4]", "eval.turns=1")
+    asked = config(tmp_path / "run", *grid, f"drafter.path={drafter}", experiment="sweep")
+    sweep.run(asked)
+    rows = table(tmp_path / "run" / "sweep.csv")
+    sizes = [(row["depth"], row["num_nodes"], row["status"]) for row in rows[1:]]
+    ok, impossible = "ok", "infeasible"
+    assert sizes == [("1", "2", ok), ("1", "4", impossible), ("2", "2", ok), ("2", "4", ok)]
+    assert rows[0]["method"] == "vanilla"
+    assert {row["greedy_match_rate"] for row in rows} == {"1.0", ""}
+    vanilla = [row for row in generations(tmp_path / "run") if row["method"] == "vanilla"]
+    assert len(vanilla) == 2  # once, not once for each setting
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("grid.method=eagle_dynamc", "Did you mean 'eagle_dynamic'"),
+        ("grid.method=vanilla", "has no depth"),
+        ("grid.width=[]", "grid.width is empty"),
+    ],
+)
+def test_an_impossible_grid_is_named(
+    tmp_path: Path, drafter: Path, override: str, words: str
+) -> None:
+    asked = config(tmp_path / "run", f"drafter.path={drafter}", override, experiment="sweep")
+    with pytest.raises(UserError, match=words):
+        sweep.run(asked)
+
+
+def test_the_grid_as_a_multirun(
+    tmp_path: Path, drafter: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "grid"
+    arguments = ("tree.depth=1,2", "tree.width=2", "tree.num_nodes=2,4", "eval.turns=1")
+    words = [*SMALL, *arguments, f"drafter.path={drafter}", f"output_dir={root}"]
+    monkeypatch.setattr(sys, "argv", ["run", "+experiment=bench", "+sweep=tree_grid", *words])
+    monkeypatch.chdir(tmp_path)
+    assert run.main() == 0
+    rows = table(root / "sweep.csv")
+    assert [row["job"] for row in rows] == [job for job in "0123" for _ in range(2)]
+    assert [row["status"] for row in rows if row["method"] == "eagle_dynamic"] == [
+        "ok", "infeasible", "ok", "ok",
+    ]  # fmt: skip
+    assert {row["method"] for row in rows} == {"vanilla", "eagle_dynamic"}
+    (root / "3" / "summary.csv").unlink()
+    assert unfinished_jobs(root) == ["3"]
+    assert set(collect_jobs(root)["job"]) == {"0", "1", "2"}
+
+
+def test_nothing_to_collect_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "0").mkdir()
+    with pytest.raises(UserError, match=r"summary\.csv"):
+        collect_jobs(tmp_path)
+
+
+def test_the_printed_table_fits_a_terminal() -> None:
+    from rich.console import Console
+
+    row = {
+        "method": "self_speculation", "depth": 6, "width": 10, "num_nodes": 59, "status": "ok",
+        "tau_macro": 3.214, "tau_macro_low": 3.1, "tau_macro_high": 3.3, "tokens_per_second": 123.4,
+        "speedup": 2.345, "speedup_low": 2.2, "speedup_high": 2.4, "greedy_match_rate": 1.0,
+    }  # fmt: skip
+    console = Console(width=80, record=True)
+    console.print(bench_table([row, row | {"status": "infeasible"}]))
+    text = console.export_text()
+    for word in ("self_speculation", "6/10/59", "3.21 (3.10-3.30)", "123.4", "2.35 (2.20-2.40)"):
+        assert word in text
+    assert "infeasible" in text
