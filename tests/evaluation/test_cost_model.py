@@ -1,0 +1,73 @@
+"""Predicted speedups equal sums made by hand, and the textbook's where costs are the textbook's."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from eagle_lab.errors import UserError
+from eagle_lab.evaluation.arithmetic import expected_speedup, optimum_draft_length
+from eagle_lab.evaluation.cost_model import CostCurve, CostModel
+
+
+def rows(target, draft, batch_size=1, context=256):
+    """Rows of cost_curves.csv, as the file gives them: text."""
+    named = [("target", point) for point in target.items()]
+    named += [("draft", point) for point in draft.items()]
+    return [
+        {
+            "model_pass": name,
+            "batch_size": str(batch_size),
+            "context": str(context),
+            "num_tokens": str(num_tokens),
+            "median_ms": str(cost),
+        }
+        for name, (num_tokens, cost) in named
+    ]
+
+
+def test_a_cycle_is_the_sum_of_its_passes():
+    measured = rows({1: 60, 33: 124, 65: 200}, {1: 4, 9: 8})
+    model = CostModel.from_rows(measured, batch_size=1, context=256, overhead_ms=3)
+    # one draft pass over 3 pairs (5 ms), five over 5 nodes (6 ms), a target pass over 33, overhead
+    assert model.cycle_ms(3.0, 6, 5, 32) == pytest.approx(5 + 5 * 6 + 124 + 3)
+    assert model.speedup(3.0, 6, 5, 32) == pytest.approx(3 * 63 / 162)
+
+
+def test_no_draft_is_plain_decoding():
+    model = CostModel.from_rows(rows({1: 60, 9: 70}, {1: 4}), batch_size=1, context=256)
+    assert model.speedup(1.0, 0, 1, 0) == 1.0
+
+
+def test_costs_between_measurements_lie_on_a_line():
+    curve = CostCurve((1, 5, 9), (10.0, 30.0, 40.0))
+    assert [curve(n) for n in (1, 3, 7, 9)] == [10, 20, 35, 40]
+
+
+@pytest.mark.parametrize("num_tokens", [0, 10])
+def test_costs_beyond_the_measurements_are_unknown(num_tokens):
+    with pytest.raises(UserError, match="1 to 9"):
+        CostCurve((1, 5, 9), (10.0, 30.0, 40.0))(num_tokens)
+
+
+def test_equal_n_alphas_and_flat_drafts_give_the_textbooks_speedup():
+    """alpha 0.8, a draft step costs 0.05 and n tokens cost 1 + 0.08 (n - 1) target steps."""
+    target = {n: 100 * (1 + 0.08 * (n - 1)) for n in range(1, 14)}
+    model = CostModel.from_rows(rows(target, {1: 5, 20: 5}), batch_size=1, context=256)
+    speedups = model.chain_speedups([0.8] * 12)
+
+    def verify_cost(num_tokens: int) -> float:
+        return 1 + 0.08 * (num_tokens - 1)
+
+    for length, speedup in enumerate(speedups):
+        assert speedup == pytest.approx(expected_speedup(0.8, length, 0.05, verify_cost))
+    best = optimum_draft_length(0.8, 0.05, verify_cost, longest=12)
+    assert int(np.argmax(speedups)) == best > 0
+
+
+def test_other_batch_sizes_are_not_mixed_in():
+    measured = rows({1: 60, 5: 70}, {1: 4}) + rows({1: 90, 5: 300}, {1: 9}, batch_size=8)
+    model = CostModel.from_rows(measured, batch_size=8, context=256)
+    assert (model.target(5), model.draft(1)) == (300, 9)
+    with pytest.raises(UserError, match="batch_size=4"):
+        CostModel.from_rows(measured, batch_size=4, context=256)
