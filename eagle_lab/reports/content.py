@@ -27,10 +27,10 @@ from eagle_lab.reports.acceptance import (
     cycles,
     tokens_per_cycle,
 )
-from eagle_lab.reports.frames import label_generations, label_rows
+from eagle_lab.reports.frames import label_generations, label_rows, main_rows
 from eagle_lab.reports.load import Run, Sweep
 from eagle_lab.reports.plots import Plot
-from eagle_lab.reports.sentences import run_sentences
+from eagle_lab.reports.sentences import fastest, run_sentences
 from eagle_lab.reports.sweep_sentences import sweep_sentences
 from eagle_lab.reports.sweeps import grids, headline_rows
 from eagle_lab.reports.tables import Table
@@ -155,10 +155,11 @@ def _training_section(training: pd.DataFrame) -> Section:
 def sweep_content(sweep: Sweep) -> Content:
     """The report of a sweep's root."""
     sections = [_grid_section(sweep.table), _other_settings(sweep.table)]
+    overall = [] if grids(sweep.table) else [fastest(main_rows(sweep.table))]
     return Content(
         title=f"Sweep report: {sweep.path.name}",
         warnings=[] if sweep.finished else [f"{UNFINISHED} Missing: {', '.join(sweep.missing)}."],
-        findings=sweep_sentences(sweep),
+        findings=[*sweep_sentences(sweep), *overall],
         sections=_filled(sections),
         provenance=tables.provenance_table(sweep.provenance),
         config=tables.as_yaml(sweep.config),
@@ -171,10 +172,10 @@ def _other_settings(table: pd.DataFrame) -> Section:
     rows = label_rows(table.drop(index=gridded))
     if gridded:
         rows = rows[rows["method"] != "vanilla"]
-    feasible = rows[~rows["infeasible"]]
+    rows = rows.sort_values("method", key=lambda names: pd.factorize(names)[0], kind="stable")
     drawn = [
-        plots.tau_by_method(feasible),
-        plots.speedup_by_method(feasible),
+        plots.tau_by_method(main_rows(rows)),
+        plots.speedup_by_method(main_rows(rows)),
         curves.throughput_by_batch(table),
     ]
     return Section("Settings", _drawn(drawn), [method_tables.method_table(rows)])

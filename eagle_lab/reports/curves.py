@@ -19,7 +19,8 @@ def throughput_by_batch(summary: pd.DataFrame) -> Plot | None:
     sizes = sorted(rows["batch_size"].dropna().unique())
     if len(sizes) < 2:
         return None
-    named = label_rows(rows.assign(batch_size=np.nan)).assign(batch_size=rows["batch_size"])
+    named = label_rows(rows.assign(batch_size=np.nan, job=""))
+    named["batch_size"] = rows["batch_size"]
     with paper_style():
         figure = new_figure(7.2, 3.2)
         left, right = figure.subplots(1, 2)

@@ -22,11 +22,7 @@ def run_folder(path: str | Path) -> Path:
     """
     folder = Path(path).expanduser()
     if not folder.is_dir():
-        near = folder.parent if folder.parent.is_dir() else Path()
-        names = sorted(entry.name for entry in near.iterdir() if entry.is_dir())[:8]
-        raise UserError(
-            f"no folder '{folder}'. Folders in '{near}': {', '.join(names) if names else 'none'}"
-        )
+        raise UserError(f"no folder '{folder}'{_runs_beside(folder)}")
     jobs = job_folders(folder)
     if not any(existing(place, name) for place in (folder, *jobs) for name in MARKS):
         raise UserError(
@@ -34,6 +30,16 @@ def run_folder(path: str | Path) -> Path:
             "Name the output_dir of a run, or the root of a sweep"
         )
     return folder
+
+
+def _runs_beside(folder: Path) -> str:
+    """`; runs there: a, b`: the newest run folders beside a folder that is missing."""
+    if not folder.parent.is_dir():
+        return f"; nor is there '{folder.parent}'"
+    runs = [path.parent for path in folder.parent.glob(f"*/{MARKS[0]}")]
+    newest = sorted(runs, key=lambda run: run.stat().st_mtime, reverse=True)[:5]
+    names = ", ".join(run.name for run in newest)
+    return f"; runs in '{folder.parent}': {names or 'none'}"
 
 
 def is_finished(folder: Path, provenance: dict[str, Any]) -> bool:

@@ -116,8 +116,8 @@ def load_run(path: str | Path) -> Run:
         summary = tidy(summarize_generations(generations))
     if summary.empty and training.empty:
         raise UserError(
-            f"{folder} holds no results yet: no rows in generations.jsonl, summary.csv or "
-            "metrics.csv. Let the run go on, then report again"
+            f"{folder} holds no results yet: no rows in generations.jsonl or summary.csv, and no "
+            "training curve. Let the run go on, then report again"
         )
     provenance = read_json(existing(folder, "provenance.json"))
     totals = read_json(existing(folder, "summary.json"))

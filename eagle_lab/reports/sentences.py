@@ -27,7 +27,7 @@ def run_sentences(run: Run) -> list[str]:
         said
         for said in (
             _measured_on(run, rows),
-            _fastest(rows),
+            fastest(rows),
             *(tree_sizes or [_longest(rows)]),
             _exactness(rows, run.divergences),
             _strangers(rows),
@@ -54,7 +54,8 @@ def _contestants(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[~rows["method"].isin(CONTROLS) & ~lossy]
 
 
-def _fastest(rows: pd.DataFrame) -> str:
+def fastest(rows: pd.DataFrame) -> str:
+    """The fastest of `rows`, and which of the others come near; nothing for untimed rows."""
     timed = _contestants(rows).dropna(subset=["speedup"]).reset_index(drop=True)
     if timed.empty:
         return ""

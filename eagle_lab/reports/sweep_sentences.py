@@ -58,7 +58,8 @@ def best_words(grid: Grid, by: str) -> str:
 
 
 def _drift(table: pd.DataFrame) -> str:
-    if "job" not in table or table["job"].nunique() < 2:
+    conditions = table[["batch_size", "temperature"]].drop_duplicates()
+    if "job" not in table or table["job"].nunique() < 2 or len(conditions) > 1:
         return ""
     speeds = (1000.0 / vanilla_ms(table).dropna()).round(1)
     if speeds.empty:
