@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 
 import pytest
@@ -75,16 +74,29 @@ def test_every_file_opens_with_the_line_that_help_shows(path: Path) -> None:
     ids=lambda path: str(path.relative_to(CONF_DIR)),
 )
 def test_every_key_has_a_comment(path: Path) -> None:
-    lines = path.read_text().partition("\nhydra:")[0].splitlines()
+    """A comment explains the keys right below it, three at most; once, where the key begins."""
     machinery = ("defaults:", "- ", "_target_:")
+    num_left = 0
     bare = []
-    for before, line in itertools.pairwise(["", *lines]):
+    for line in path.read_text().partition("\nhydra:")[0].splitlines():
         key = line.strip()
-        if not key or key.startswith(("#", *machinery)):
-            continue
-        if not before.strip().startswith("#") and "#" not in line:
-            bare.append(key)
+        if key.startswith("#"):
+            num_left = 3
+        elif not key:
+            num_left = 0
+        elif not key.startswith(machinery):
+            if num_left == 0 and "#" not in line:
+                bare.append(key)
+            num_left = max(num_left - 1, 0)
+    if "\n  - _self_" in path.read_text() and path.name != "config.yaml":
+        inherited = OmegaConf.load(path.with_name(f"{inherited_from(path)[0]}.yaml"))
+        bare = [key for key in bare if key.partition(":")[0] not in inherited]
     assert bare == []
+
+
+def inherited_from(path: Path) -> list[str]:
+    """The files beside it that a file takes its other keys from."""
+    return [entry for entry in OmegaConf.load(path).defaults if entry != "_self_"]
 
 
 @pytest.mark.parametrize(
