@@ -76,11 +76,11 @@ class CostModel:
                 raise UserError(
                     f"no {name} passes were measured at batch_size={batch_size}, context={context}"
                 )
-        curves = {name: sorted(curve.items()) for name, curve in points.items()}
-        return cls(
-            *(CostCurve(*zip(*curves[name], strict=True)) for name in ("target", "draft")),
-            overhead_ms=overhead_ms,
+        target, draft = (
+            CostCurve(*zip(*sorted(points[name].items()), strict=True))
+            for name in ("target", "draft")
         )
+        return cls(target, draft, overhead_ms)
 
     def cycle_ms(self, tau: float, depth: int, width: int, num_nodes: int) -> float:
         """Cost of one cycle of a dynamic tree; a chain has width 1 and num_nodes = depth.
