@@ -74,6 +74,11 @@ class ChatTemplate:
         """Token ids of a chat, by default with the header of the answer to come."""
         return self._tokens(self._render(self._escape(messages), add_generation_prompt))
 
+    def encode_user_header(self) -> list[int]:
+        """Token ids up to a user's first word: from here a model can write the message itself."""
+        text = self._render([{"role": "user", "content": f"{BEGIN}a"}], False)
+        return self._tokens(text.partition(BEGIN)[0])
+
     def encode_with_mask(
         self, messages: Sequence[Mapping[str, str]]
     ) -> tuple[list[int], list[bool]]:

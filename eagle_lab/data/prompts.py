@@ -82,16 +82,24 @@ def prompt_path(source: str | Path) -> Path:
 
 
 def prompt_file_hash(source: str | Path) -> str:
-    """SHA-256 of the file's bytes, as 64 hexadecimal digits."""
+    """SHA-256 of the file's bytes (of a data set: of its turns), as 64 hexadecimal digits."""
+    if str(source).startswith("dataset:"):
+        from eagle_lab.data.chat_datasets import dataset_hash
+
+        return dataset_hash(str(source))
     return hashlib.sha256(prompt_path(source).read_bytes()).hexdigest()
 
 
 def load_questions(source: str | Path) -> list[Question]:
-    """Read a builtin set or a file of JSON lines.
+    """Read a builtin set, a file of JSON lines, or `dataset:NAME` (see chat_datasets.py).
 
     Raises:
         UserError: no such file, nothing in it, or a bad row; names the file and the line.
     """
+    if str(source).startswith("dataset:"):
+        from eagle_lab.data.chat_datasets import load_dataset_questions
+
+        return load_dataset_questions(str(source))
     path = prompt_path(source)
     try:
         lines = path.read_text(encoding="utf-8-sig").split("\n")
