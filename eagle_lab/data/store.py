@@ -1,0 +1,337 @@
+"""Feature store: conversations with the target's features, in memory-mapped safetensors shards.
+
+    FOLDER/index.json                   fingerprint, layers, norm state, dtype, counts, checksums
+    FOLDER/shards/00000.safetensors     tokens, supervised, features of some conversations
+    FOLDER/answers.safetensors          the token ids alone (see answers.py)
+
+The last token of a conversation was never fed to the target. It has no feature: a shard holds T - 1
+rows for T tokens, and the missing one reads as zeros, which no rightly masked loss looks at:
+
+    token      t_0  t_1  t_2  ...  t_{T-2}  t_{T-1}
+    feature    f_0  f_1  f_2  ...  f_{T-2}     0
+    row i of a drafter's training: input (f_i, t_{i+1}), feature label f_{i+1}, token label t_{i+2}
+
+The index is written when a store is whole; until then it is `index.json.partial`, rewritten after
+each shard, and a `StoreWriter` on the same folder goes on behind the last whole shard. Sizes of
+shards are checked when a store is opened, the checksum of each before its first use.
+
+Shapes: T tokens of a conversation, F feature width. Knows nothing of models.
+"""
+
+from __future__ import annotations
+
+import bisect
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from eagle_lab.data.fingerprint import Fingerprint
+from eagle_lab.errors import UserError
+
+FORMAT = 1
+INDEX = "index.json"
+TOP_NORM = "post_final_norm"  # the state that enters the LM head (EAGLE-1)
+RESIDUAL = "un_normed_layer_inputs"  # hidden_states[ids], concatenated (EAGLE-3)
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """One stored conversation.
+
+    Attributes:
+        tokens: [T] int64, prompt and answers of all turns.
+        supervised: [T] bool, True on the tokens the assistant produced.
+        features: [T, F]; row i belongs to token i, row T - 1 is zeros. In the store's dtype when
+            read; to be written, [T - 1, F] of any floating dtype.
+        conversation_id: of the question it answers.
+    """
+
+    tokens: Tensor
+    supervised: Tensor
+    features: Tensor
+    conversation_id: str
+
+
+class StoreWriter:
+    """Writes a store shard by shard, and takes up an unfinished one where it stopped.
+
+    Args:
+        folder: of the store; created.
+        fingerprint: what the features depend on.
+        feature_dtype: the features are stored in.
+        feature_width: F.
+        details: further entries of the index (layer ids, norm state, provenance).
+
+    Attributes:
+        finished: whether the folder already holds the whole store.
+
+    Raises:
+        UserError: the folder holds a store of another fingerprint.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        fingerprint: Fingerprint,
+        *,
+        feature_dtype: torch.dtype,
+        feature_width: int,
+        details: dict[str, Any],
+    ):
+        self.folder = Path(folder)
+        self.feature_dtype = feature_dtype
+        self._index_path = self.folder / f"{INDEX}.partial"
+        self.finished = (self.folder / INDEX).is_file()
+        (self.folder / "shards").mkdir(parents=True, exist_ok=True)
+        self.index: dict[str, Any] = {
+            "format": FORMAT,
+            "fingerprint": fingerprint.digest,
+            "fingerprint_parts": fingerprint.parts,
+            "feature_width": feature_width,
+            "feature_dtype": str(feature_dtype).removeprefix("torch."),
+            **details,
+            "num_conversations": 0,
+            "num_tokens": 0,
+            "num_supervised": 0,
+            "num_bytes": 0,
+            "shards": [],
+        }
+        earlier = self.folder / INDEX if self.finished else self._index_path
+        if earlier.is_file():
+            self._resume(read_index(earlier), fingerprint)
+
+    def _resume(self, earlier: dict[str, Any], fingerprint: Fingerprint) -> None:
+        """Take over what is there; a torn shard and all behind it are written again."""
+        fingerprint.check_equal(earlier["fingerprint_parts"], f"the store in '{self.folder}'")
+        if self.finished:
+            self.index = earlier
+            return
+        for shard in earlier["shards"]:
+            path = self.folder / shard["file"]
+            if not path.is_file() or file_sha256(path) != shard["sha256"]:
+                break
+            self._count(shard)
+
+    @property
+    def num_shards(self) -> int:
+        """Whole shards so far."""
+        return len(self.index["shards"])
+
+    @property
+    def num_supervised(self) -> int:
+        """Tokens of the assistant so far."""
+        return int(self.index["num_supervised"])
+
+    def add_shard(self, conversations: Sequence[Conversation], **facts: Any) -> None:
+        """Write one shard; it, and then the index that names it, appear whole.
+
+        Args:
+            conversations: at least one.
+            facts: JSON values about this shard, kept in the index.
+
+        Raises:
+            UserError: a feature is too large for the store's dtype.
+        """
+        for one in conversations:
+            rows, tokens = one.features.shape[0], one.tokens.shape[0]
+            if rows != tokens - 1 or one.supervised.shape[0] != tokens:
+                raise ValueError(
+                    f"conversation {one.conversation_id}: {tokens} tokens need {tokens - 1} "
+                    f"features and {tokens} mask entries, not {rows} and {len(one.supervised)}"
+                )
+        name = f"shards/{self.num_shards:05d}.safetensors"
+        tensors = {
+            "tokens": torch.cat([one.tokens for one in conversations]).to(torch.int32),
+            "supervised": torch.cat([one.supervised for one in conversations]),
+            "features": torch.cat([one.features for one in conversations]).to(self.feature_dtype),
+        }
+        if not tensors["features"].isfinite().all():
+            raise UserError(
+                f"a feature is not finite in {self.feature_dtype}; use data.feature_dtype=bfloat16"
+            )
+        path = self.folder / name
+        partial = path.with_name(path.name + ".partial")
+        save_file(tensors, partial, metadata={"fingerprint": self.index["fingerprint"]})
+        shard = {
+            "file": name,
+            "num_bytes": partial.stat().st_size,
+            "sha256": file_sha256(partial),
+            "num_supervised": int(tensors["supervised"].sum()),
+            "lengths": [one.tokens.shape[0] for one in conversations],
+            "conversations": [one.conversation_id for one in conversations],
+            **facts,
+        }
+        partial.replace(path)
+        self._count(shard)
+        self._write_index()
+
+    def _count(self, shard: dict[str, Any]) -> None:
+        self.index["shards"].append(shard)
+        self.index["num_conversations"] += len(shard["lengths"])
+        self.index["num_tokens"] += sum(shard["lengths"])
+        self.index["num_supervised"] += shard["num_supervised"]
+        self.index["num_bytes"] += shard["num_bytes"]
+
+    def _write_index(self) -> None:
+        scratch = self._index_path.with_name(self._index_path.name + ".new")
+        scratch.write_text(json.dumps(self.index, indent=1) + "\n", encoding="utf-8")
+        scratch.replace(self._index_path)
+
+    def finish(self, **entries: Any) -> None:
+        """Add `entries` to the index and declare the store whole."""
+        if self.finished:
+            return
+        self.finished = True
+        self.index.update(entries)
+        self._write_index()
+        self._index_path.replace(self.folder / INDEX)
+
+
+class FeatureStore(torch.utils.data.Dataset[Conversation]):
+    """A finished store, read-only; index it for one `Conversation`."""
+
+    def __init__(self, folder: Path, index: dict[str, Any]):
+        self.folder = folder
+        self.index = index
+        self._shards: list[dict[str, Any]] = index["shards"]
+        self._starts = [0]  # first conversation of each shard, and the total
+        self._offsets: list[list[int]] = []  # first token of each conversation in its shard
+        for shard in self._shards:
+            self._starts.append(self._starts[-1] + len(shard["lengths"]))
+            offsets = [0]
+            for length in shard["lengths"]:
+                offsets.append(offsets[-1] + length)
+            self._offsets.append(offsets)
+        self._verified: set[int] = set()
+        self._open: dict[int, Any] = {}
+
+    @classmethod
+    def open(cls, folder: str | Path) -> FeatureStore:
+        """Open a store; every shard must be there in full size.
+
+        Raises:
+            UserError: no store, an unfinished one, or a missing or truncated shard (named).
+        """
+        folder = Path(folder)
+        if not (folder / INDEX).is_file():
+            if (folder / f"{INDEX}.partial").is_file():
+                raise UserError(
+                    f"the feature store '{folder}' is not finished; run its capture again with "
+                    f"output_dir={folder} and it goes on where it stopped"
+                )
+            raise UserError(f"no feature store at '{folder}' (no {INDEX}); make one with capture")
+        store = cls(folder, read_index(folder / INDEX))
+        for shard in store._shards:
+            path = folder / shard["file"]
+            size = path.stat().st_size if path.is_file() else None
+            if size != shard["num_bytes"]:
+                found = "is missing" if size is None else f"has {size} bytes"
+                raise UserError(
+                    f"shard '{path}' {found}, its index says {shard['num_bytes']} bytes; "
+                    "capture this store again"
+                )
+        return store
+
+    def __len__(self) -> int:
+        return self._starts[-1]
+
+    def __iter__(self) -> Iterator[Conversation]:
+        return (self[i] for i in range(len(self)))
+
+    def __getitem__(self, i: int) -> Conversation:
+        """Conversation `i`; its tensors are copies, the file stays memory-mapped.
+
+        Raises:
+            UserError: the shard's checksum is not the index's.
+        """
+        if not -len(self) <= i < len(self):
+            raise IndexError(i)
+        i %= len(self)
+        number = bisect.bisect_right(self._starts, i) - 1
+        place = i - self._starts[number]
+        start, end = self._offsets[number][place : place + 2]
+        file = self._shard(number)
+        first_row = start - place  # each conversation before this one has one row less than tokens
+        rows = file.get_slice("features")[first_row : first_row + end - start - 1]
+        return Conversation(
+            tokens=file.get_slice("tokens")[start:end].long(),
+            supervised=file.get_slice("supervised")[start:end].clone(),
+            features=torch.nn.functional.pad(rows, (0, 0, 0, 1)),
+            conversation_id=str(self._shards[number]["conversations"][place]),
+        )
+
+    def lengths(self) -> list[int]:
+        """Tokens of every conversation, in order, without reading a shard."""
+        return [length for shard in self._shards for length in shard["lengths"]]
+
+    def conversation_ids(self) -> list[str]:
+        """Id of every conversation, in order, without reading a shard."""
+        return [str(name) for shard in self._shards for name in shard["conversations"]]
+
+    @property
+    def feature_width(self) -> int:
+        """F."""
+        return int(self.index["feature_width"])
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        """What the features depend on."""
+        return Fingerprint(self.index["fingerprint_parts"])
+
+    def verify(self) -> None:
+        """Check the checksum of every shard now; UserError names the first bad one."""
+        for number in range(len(self._shards)):
+            self._check_shard(number)
+
+    def _check_shard(self, number: int) -> None:
+        if number in self._verified:
+            return
+        shard = self._shards[number]
+        path = self.folder / shard["file"]
+        found = file_sha256(path)
+        if found != shard["sha256"]:
+            raise UserError(
+                f"shard '{path}' is damaged: its sha256 is {found[:16]}..., the index says "
+                f"{shard['sha256'][:16]}...; capture this store again"
+            )
+        self._verified.add(number)
+
+    def _shard(self, number: int) -> Any:
+        """The opened, checked shard."""
+        if number not in self._open:
+            self._check_shard(number)
+            path = self.folder / self._shards[number]["file"]
+            try:
+                self._open[number] = safe_open(path, framework="pt")
+            except SafetensorError as error:
+                raise UserError(f"shard '{path}' is no safetensors file: {error}") from error
+        return self._open[number]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Open files stay in this process; a data loader's worker opens its own."""
+        return {**self.__dict__, "_open": {}}
+
+
+def read_index(path: Path) -> dict[str, Any]:
+    """The index as a dict; UserError if it is torn or of another format."""
+    try:
+        index = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"the store's index '{path}' cannot be read: {error}") from error
+    if index.get("format") != FORMAT:
+        raise UserError(f"'{path}' has format {index.get('format')!r}, this version reads {FORMAT}")
+    return dict(index)
+
+
+def file_sha256(path: Path) -> str:
+    """SHA-256 of a file's bytes, 64 hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
