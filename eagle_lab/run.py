@@ -65,6 +65,7 @@ def main() -> int:
 
 def _job(config: DictConfig) -> None:
     """One job of this process; its failure is printed and counted, so that a sweep goes on."""
+    root = Path(config.output_dir)
     name = _place_in_sweep(config)
     try:
         check(config)
@@ -74,8 +75,8 @@ def _job(config: DictConfig) -> None:
             importlib.import_module("eagle_lab.tasks.job").reset(config.seed, config.threads)
         module.run(config)
     except KeyboardInterrupt:
-        kept = f"; output_dir={config.output_dir} on the same command goes on from here"
-        raise KeyboardInterrupt(kept if Path(config.output_dir).is_dir() else "") from None
+        kept = f"; output_dir={root} on the same command goes on from here"
+        raise KeyboardInterrupt(kept if root.is_dir() else "") from None
     except Exception as error:
         if _SHOW_TRACEBACKS:
             raise
