@@ -58,9 +58,7 @@ def require_task(task: str | None) -> None:
         UserError: lists the experiments.
     """
     if task is None:
-        raise UserError(
-            f"+experiment=NAME says what to do; experiments:\n{describe('experiment')}"
-        )
+        raise UserError(f"+experiment=NAME says what to do; experiments:\n{describe('experiment')}")
 
 
 def help_text(extra_folders: Iterable[Path] = ()) -> str:
