@@ -24,7 +24,8 @@ from eagle_lab.data.answers import Answer
 from eagle_lab.data.batches import Batch, BatchPlan, split
 from eagle_lab.data.chat import ChatTemplate
 from eagle_lab.data.prompts import Question
-from eagle_lab.data.store import Conversation, StoreWriter
+from eagle_lab.data.store import Conversation
+from eagle_lab.data.store_writer import StoreWriter
 from eagle_lab.decoding.loop import decode
 from eagle_lab.decoding.vanilla import Vanilla
 from eagle_lab.errors import UserError
@@ -162,7 +163,10 @@ class AnswerQuestions:
         prompt = self.template.encode(messages)
         if not answers:
             return prompt, [False] * len(prompt)
-        _, mask = self.template.encode_with_mask(messages)
+        try:
+            _, mask = self.template.encode_with_mask(messages)
+        except UserError:  # a template that rewrites earlier answers: learn from the last one alone
+            mask = []
         padding = [False] * (len(prompt) - len(mask))
         return prompt, (mask + padding)[: len(prompt)]
 
@@ -198,25 +202,22 @@ class ReadAnswers:
 
     def __call__(self, batch: Batch[Answer], on_tokens: OnTokens) -> list[Conversation]:
         """The batch's conversations with features."""
-        conversations = []
-        longest = max(len(answer.tokens) for answer in batch.items)
-        for part in split(batch.items, max(1, READ_TOKENS // longest)):
-            features = read_features(self.target, [answer.tokens for answer in part])
-            conversations += [_joined(*pair) for pair in zip(part, features, strict=True)]
-            on_tokens(sum(int(answer.supervised.sum()) for answer in part))
-        return conversations
+        features = read_features(self.target, [answer.tokens for answer in batch.items])
+        on_tokens(sum(int(answer.supervised.sum()) for answer in batch.items))
+        return [_joined(*pair) for pair in zip(batch.items, features, strict=True)]
 
 
 def read_features(target: Target, texts: Sequence[Tensor]) -> list[Tensor]:
-    """Features [T - 1, F] of each token sequence [T], from one pass over all of them."""
-    if not texts:
-        return []
-    prompts = [text[:-1].tolist() for text in texts]
-    features = target.prefill(prompts, target.new_cache(len(prompts))).features
-    return [row[: len(prompt)].clone() for row, prompt in zip(features, prompts, strict=True)]
+    """Features [T - 1, F] of each token sequence [T], read in passes of limited size."""
+    longest = max((len(text) for text in texts), default=1)
+    features: list[Tensor] = []
+    for part in split(texts, max(1, READ_TOKENS // longest)):
+        prompts = [text[:-1].tolist() for text in part]
+        scores = target.prefill(prompts, target.new_cache(len(prompts)))
+        rows = zip(scores.features, prompts, strict=True)
+        features += [row[: len(prompt)].clone() for row, prompt in rows]
+    return features
 
 
 def _joined(answer: Answer, features: Tensor) -> Conversation:
-    return Conversation(
-        answer.tokens, answer.supervised, features.cpu(), answer.conversation_id
-    )
+    return Conversation(answer.tokens, answer.supervised, features.cpu(), answer.conversation_id)

@@ -20,6 +20,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from eagle_lab import files
 from eagle_lab.errors import UserError
 
 ANSWERS = "answers.safetensors"
@@ -57,9 +58,8 @@ def save_answers(path: Path, answers: Iterable[Answer], facts: dict[str, Any]) -
         "spans": torch.tensor(spans, dtype=torch.int32).reshape(-1, 3),
     }
     header = {"format": FORMAT, "facts": json.dumps(facts), "conversations": json.dumps(names)}
-    partial = path.with_name(path.name + ".partial")
-    save_file(tensors, partial, metadata=header)
-    partial.replace(path)
+    with files.whole(path) as partial:
+        save_file(tensors, partial, metadata=header)
 
 
 def load_answers(source: str | Path) -> tuple[list[Answer], dict[str, Any]]:

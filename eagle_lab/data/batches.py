@@ -85,5 +85,5 @@ class BatchPlan(Generic[Item]):
 def split(items: Sequence[Item], most: int) -> list[Sequence[Item]]:
     """Consecutive parts of nearly equal size, none above `most`: 7 by 3 gives 2, 2, 3."""
     num_parts = -(-len(items) // most)
-    bounds = [len(items) * part // num_parts for part in range(num_parts + 1)]
+    bounds = [len(items) * part // max(num_parts, 1) for part in range(num_parts + 1)]
     return [items[a:b] for a, b in pairwise(bounds)]

@@ -4,16 +4,15 @@
     FOLDER/shards/00000.safetensors     tokens, supervised, features of some conversations
     FOLDER/answers.safetensors          the token ids alone (see answers.py)
 
-The last token of a conversation was never fed to the target. It has no feature: a shard holds T - 1
-rows for T tokens, and the missing one reads as zeros, which no rightly masked loss looks at:
+A conversation of T tokens has T - 1 features, for its last token was never fed to the target; no
+row of a drafter's training needs that one:
 
     token      t_0  t_1  t_2  ...  t_{T-2}  t_{T-1}
-    feature    f_0  f_1  f_2  ...  f_{T-2}     0
-    row i of a drafter's training: input (f_i, t_{i+1}), feature label f_{i+1}, token label t_{i+2}
+    feature    f_0  f_1  f_2  ...  f_{T-2}
+    row i: input (f_i, t_{i+1}), feature label f_{i+1}, token label t_{i+2}
 
-The index is written when a store is whole; until then it is `index.json.partial`, rewritten after
-each shard, and a `StoreWriter` on the same folder goes on behind the last whole shard. Sizes of
-shards are checked when a store is opened, the checksum of each before its first use.
+Sizes of shards are checked when a store is opened, the checksum of each before its first use.
+Written by store_writer.py.
 
 Shapes: T tokens of a conversation, F feature width. Knows nothing of models.
 """
@@ -23,16 +22,16 @@ from __future__ import annotations
 import bisect
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
+from eagle_lab import files
 from eagle_lab.data.fingerprint import Fingerprint
 from eagle_lab.errors import UserError
 
@@ -49,8 +48,7 @@ class Conversation:
     Attributes:
         tokens: [T] int64, prompt and answers of all turns.
         supervised: [T] bool, True on the tokens the assistant produced.
-        features: [T, F]; row i belongs to token i, row T - 1 is zeros. In the store's dtype when
-            read; to be written, [T - 1, F] of any floating dtype.
+        features: [T - 1, F]; row i belongs to token i. In the store's dtype when read.
         conversation_id: of the question it answers.
     """
 
@@ -58,141 +56,6 @@ class Conversation:
     supervised: Tensor
     features: Tensor
     conversation_id: str
-
-
-class StoreWriter:
-    """Writes a store shard by shard, and takes up an unfinished one where it stopped.
-
-    Args:
-        folder: of the store; created.
-        fingerprint: what the features depend on.
-        feature_dtype: the features are stored in.
-        feature_width: F.
-        details: further entries of the index (layer ids, norm state, provenance).
-
-    Attributes:
-        finished: whether the folder already holds the whole store.
-
-    Raises:
-        UserError: the folder holds a store of another fingerprint.
-    """
-
-    def __init__(
-        self,
-        folder: str | Path,
-        fingerprint: Fingerprint,
-        *,
-        feature_dtype: torch.dtype,
-        feature_width: int,
-        details: dict[str, Any],
-    ):
-        self.folder = Path(folder)
-        self.feature_dtype = feature_dtype
-        self._index_path = self.folder / f"{INDEX}.partial"
-        self.finished = (self.folder / INDEX).is_file()
-        (self.folder / "shards").mkdir(parents=True, exist_ok=True)
-        self.index: dict[str, Any] = {
-            "format": FORMAT,
-            "fingerprint": fingerprint.digest,
-            "fingerprint_parts": fingerprint.parts,
-            "feature_width": feature_width,
-            "feature_dtype": str(feature_dtype).removeprefix("torch."),
-            **details,
-            "num_conversations": 0,
-            "num_tokens": 0,
-            "num_supervised": 0,
-            "num_bytes": 0,
-            "shards": [],
-        }
-        earlier = self.folder / INDEX if self.finished else self._index_path
-        if earlier.is_file():
-            self._resume(read_index(earlier), fingerprint)
-
-    def _resume(self, earlier: dict[str, Any], fingerprint: Fingerprint) -> None:
-        """Take over what is there; a torn shard and all behind it are written again."""
-        fingerprint.check_equal(earlier["fingerprint_parts"], f"the store in '{self.folder}'")
-        if self.finished:
-            self.index = earlier
-            return
-        for shard in earlier["shards"]:
-            path = self.folder / shard["file"]
-            if not path.is_file() or file_sha256(path) != shard["sha256"]:
-                break
-            self._count(shard)
-
-    @property
-    def num_shards(self) -> int:
-        """Whole shards so far."""
-        return len(self.index["shards"])
-
-    @property
-    def num_supervised(self) -> int:
-        """Tokens of the assistant so far."""
-        return int(self.index["num_supervised"])
-
-    def add_shard(self, conversations: Sequence[Conversation], **facts: Any) -> None:
-        """Write one shard; it, and then the index that names it, appear whole.
-
-        Args:
-            conversations: at least one.
-            facts: JSON values about this shard, kept in the index.
-
-        Raises:
-            UserError: a feature is too large for the store's dtype.
-        """
-        for one in conversations:
-            rows, tokens = one.features.shape[0], one.tokens.shape[0]
-            if rows != tokens - 1 or one.supervised.shape[0] != tokens:
-                raise ValueError(
-                    f"conversation {one.conversation_id}: {tokens} tokens need {tokens - 1} "
-                    f"features and {tokens} mask entries, not {rows} and {len(one.supervised)}"
-                )
-        name = f"shards/{self.num_shards:05d}.safetensors"
-        tensors = {
-            "tokens": torch.cat([one.tokens for one in conversations]).to(torch.int32),
-            "supervised": torch.cat([one.supervised for one in conversations]),
-            "features": torch.cat([one.features for one in conversations]).to(self.feature_dtype),
-        }
-        if not tensors["features"].isfinite().all():
-            raise UserError(
-                f"a feature is not finite in {self.feature_dtype}; use data.feature_dtype=bfloat16"
-            )
-        path = self.folder / name
-        partial = path.with_name(path.name + ".partial")
-        save_file(tensors, partial, metadata={"fingerprint": self.index["fingerprint"]})
-        shard = {
-            "file": name,
-            "num_bytes": partial.stat().st_size,
-            "sha256": file_sha256(partial),
-            "num_supervised": int(tensors["supervised"].sum()),
-            "lengths": [one.tokens.shape[0] for one in conversations],
-            "conversations": [one.conversation_id for one in conversations],
-            **facts,
-        }
-        partial.replace(path)
-        self._count(shard)
-        self._write_index()
-
-    def _count(self, shard: dict[str, Any]) -> None:
-        self.index["shards"].append(shard)
-        self.index["num_conversations"] += len(shard["lengths"])
-        self.index["num_tokens"] += sum(shard["lengths"])
-        self.index["num_supervised"] += shard["num_supervised"]
-        self.index["num_bytes"] += shard["num_bytes"]
-
-    def _write_index(self) -> None:
-        scratch = self._index_path.with_name(self._index_path.name + ".new")
-        scratch.write_text(json.dumps(self.index, indent=1) + "\n", encoding="utf-8")
-        scratch.replace(self._index_path)
-
-    def finish(self, **entries: Any) -> None:
-        """Add `entries` to the index and declare the store whole."""
-        if self.finished:
-            return
-        self.finished = True
-        self.index.update(entries)
-        self._write_index()
-        self._index_path.replace(self.folder / INDEX)
 
 
 class FeatureStore(torch.utils.data.Dataset[Conversation]):
@@ -222,7 +85,7 @@ class FeatureStore(torch.utils.data.Dataset[Conversation]):
         """
         folder = Path(folder)
         if not (folder / INDEX).is_file():
-            if (folder / f"{INDEX}.partial").is_file():
+            if files.partial_path(folder / INDEX).is_file():
                 raise UserError(
                     f"the feature store '{folder}' is not finished; run its capture again with "
                     f"output_dir={folder} and it goes on where it stopped"
@@ -260,11 +123,10 @@ class FeatureStore(torch.utils.data.Dataset[Conversation]):
         start, end = self._offsets[number][place : place + 2]
         file = self._shard(number)
         first_row = start - place  # each conversation before this one has one row less than tokens
-        rows = file.get_slice("features")[first_row : first_row + end - start - 1]
         return Conversation(
             tokens=file.get_slice("tokens")[start:end].long(),
             supervised=file.get_slice("supervised")[start:end].clone(),
-            features=torch.nn.functional.pad(rows, (0, 0, 0, 1)),
+            features=file.get_slice("features")[first_row : first_row + end - start - 1].clone(),
             conversation_id=str(self._shards[number]["conversations"][place]),
         )
 

@@ -12,6 +12,7 @@ Cache: $EAGLE_LAB_CACHE, else $XDG_CACHE_HOME/eagle_lab, else ~/.cache/eagle_lab
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import re
@@ -72,10 +73,9 @@ def smollm2_folder() -> Path:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock on `path` between processes."""
-    from filelock import FileLock
-
-    with FileLock(path):
+    """Hold an exclusive lock on `path` between processes; the kernel drops it with ours."""
+    with path.open("w", encoding="utf-8") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 

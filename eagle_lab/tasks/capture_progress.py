@@ -11,7 +11,7 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from eagle_lab.data.store import StoreWriter
+from eagle_lab.data.store_writer import StoreWriter
 from eagle_lab.errors import UserError
 
 
