@@ -1,5 +1,7 @@
 """What a result came from: command, code, versions, machine.
 
+Code and versions are those of the process's first look: what it imported does not change.
+
 Imports no library to ask for its version, and looks at torch only if the run has loaded it.
 """
 
@@ -11,6 +13,7 @@ import shlex
 import subprocess
 import sys
 from datetime import UTC, datetime
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -33,7 +36,7 @@ def collect(device: str) -> dict[str, Any]:
         "command": shlex.join(sys.orig_argv),
         "git_commit": commit,
         "git_dirty": dirty,
-        "versions": versions(),
+        "versions": dict(versions()),
         "machine": {
             "host": platform.node(),
             "system": platform.platform(),
@@ -44,6 +47,7 @@ def collect(device: str) -> dict[str, Any]:
     }
 
 
+@cache
 def versions() -> dict[str, str]:
     """Python and the installed ones of the packages that decide a result."""
     found = {"python": platform.python_version()}
@@ -55,6 +59,7 @@ def versions() -> dict[str, str]:
     return found
 
 
+@cache
 def git_state(folder: Path) -> tuple[str | None, bool | None]:
     """Commit, and whether tracked files differ from it; (None, None) for code outside git."""
     if not _git(folder, "ls-files", "--", "."):

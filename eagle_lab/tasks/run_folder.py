@@ -17,7 +17,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -26,17 +25,11 @@ from typing import Any, Self
 from omegaconf import DictConfig, OmegaConf
 
 from eagle_lab import files
-from eagle_lab.data.prompts import prompt_file_hash
 from eagle_lab.errors import UserError
 from eagle_lab.tasks import provenance
+from eagle_lab.tasks.earlier_run import CONFIG_HEADER, comparable, earlier_run, prompts_used
 from eagle_lab.tasks.growing_file import GrowingFile, read_rows
 from eagle_lab.tasks.plain import cell, plain
-
-CONFIG_HEADER = "# Configuration of this run, resolved; written by eagle_lab\n"
-# Where a run lies and whether it replaces another is no part of what it is
-_NOT_COMPARED = ("output_dir", "overwrite")
-# Tasks whose results depend on the contents of the file `eval.prompts`
-_ASK_QUESTIONS = ("bench", "sweep", "quickstart")
 
 
 class RunFolder:
@@ -60,12 +53,12 @@ class RunFolder:
         path = Path(config.output_dir)
         if path.exists() and not path.is_dir():
             raise UserError(f"output_dir={path} is a file; a run needs a folder")
-        asked = _comparable(config)
-        prompts = _prompts(asked, task)
+        asked = comparable(config)
+        prompts = prompts_used(asked, task)
         path.mkdir(parents=True, exist_ok=True)
         lock = files.FolderLock(path)
         try:
-            record = _existing(path, asked, prompts, overwrite=bool(config.overwrite))
+            record = earlier_run(path, asked, prompts, overwrite=bool(config.overwrite))
             start = {"start": provenance.now(), **provenance.collect(str(config.device))}
             if record is None:
                 files.write_text(path / "config.yaml", CONFIG_HEADER + OmegaConf.to_yaml(asked))
@@ -169,89 +162,3 @@ class RunFolder:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-
-def _comparable(config: DictConfig) -> DictConfig:
-    """The resolved configuration as a file would hold it, without what is not compared."""
-    values = OmegaConf.to_container(config, resolve=True)
-    assert isinstance(values, dict)
-    kept = {key: value for key, value in values.items() if key not in _NOT_COMPARED}
-    config_as_read = OmegaConf.create(OmegaConf.to_yaml(OmegaConf.create(kept)))
-    assert isinstance(config_as_read, DictConfig)
-    return config_as_read
-
-
-def _prompts(config: DictConfig, task: str) -> dict[str, Any]:
-    if task not in _ASK_QUESTIONS:
-        return {}
-    source = config.eval.prompts
-    return {"prompts": source, "prompts_sha256": prompt_file_hash(source)}
-
-
-def _existing(
-    path: Path, asked: DictConfig, prompts: Mapping[str, Any], *, overwrite: bool
-) -> dict[str, Any] | None:
-    """The provenance of the run in `path` if it is the one asked for; None if there is none."""
-    config_file = path / "config.yaml"
-    is_run = config_file.is_file() and config_file.read_text("utf-8").startswith(CONFIG_HEADER)
-    if not is_run:
-        ours = {files.LOCK_NAME, "config.yaml.partial"}
-        strangers = sorted(entry.name for entry in path.iterdir() if entry.name not in ours)
-        if strangers:
-            raise UserError(
-                f"output_dir={path} holds files that no run made ({', '.join(strangers[:3])}); "
-                "take another folder"
-            )
-        return None
-    if overwrite:
-        _empty(path)
-        return None
-    provenance_file = path / "provenance.json"
-    record = json.loads(provenance_file.read_text("utf-8")) if provenance_file.exists() else None
-    there = OmegaConf.load(config_file)
-    assert isinstance(there, DictConfig)
-    differences = _differences(there, asked)
-    hash_key = "prompts_sha256"
-    if record and not differences and record.get(hash_key) != prompts.get(hash_key):
-        differences = [f"contents of {prompts.get('prompts')} have changed"]
-    if differences:
-        shown = "; ".join(differences[:6])
-        more = f"; and {len(differences) - 6} more" if len(differences) > 6 else ""
-        raise UserError(
-            f"output_dir={path} holds another run: {shown}{more}. "
-            "Take another output_dir, or overwrite=true to replace it"
-        )
-    return record
-
-
-def _empty(path: Path) -> None:
-    """Remove a run's files, config.yaml last: whatever interrupts this, it can be done again."""
-    keep = {files.LOCK_NAME, "config.yaml"}
-    for entry in sorted(path.iterdir()):
-        if entry.name in keep:
-            continue
-        if entry.is_dir() and not entry.is_symlink():
-            shutil.rmtree(entry)
-        else:
-            entry.unlink()
-    (path / "config.yaml").unlink()
-
-
-def _differences(there: DictConfig, asked: DictConfig) -> list[str]:
-    old, new = _flat(OmegaConf.to_container(there)), _flat(OmegaConf.to_container(asked))
-    return [
-        f"{key} is {old.get(key, 'absent')} there, {new.get(key, 'absent')} now"
-        for key in sorted(old.keys() | new.keys())
-        if old.get(key, _ABSENT) != new.get(key, _ABSENT)
-    ]
-
-
-_ABSENT = object()
-
-
-def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
-    """Dotted keys of the leaves; an empty mapping is a leaf."""
-    if not isinstance(value, dict) or not value:
-        return {prefix: value}
-    pairs = ((f"{prefix}.{key}" if prefix else str(key), item) for key, item in value.items())
-    return {name: leaf for key, item in pairs for name, leaf in _flat(item, key).items()}

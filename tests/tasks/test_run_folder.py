@@ -224,7 +224,7 @@ def test_damage_in_the_middle_is_named_by_line(tmp_path: Path) -> None:
 
 
 WORK = """
-import pathlib, sys
+import sys, time
 from omegaconf import OmegaConf
 from eagle_lab.tasks.run_folder import RunFolder
 config = OmegaConf.load(sys.argv[1])
@@ -235,6 +235,7 @@ while True:
     folder.append_jsonl("rows.jsonl", {"row": row, "filling": "x" * 5000})
     folder.write_json("state.json", {"row": row, "filling": "x" * 5000})
     row += 1
+    time.sleep(0.001)
 """
 
 
