@@ -1,0 +1,116 @@
+"""Acceptance by depth, against counts made by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from eagle_lab.evaluation.arithmetic import conditional_from_lengths
+from eagle_lab.reports.acceptance import (
+    acceptance_by_depth,
+    accepted_histogram,
+    cycles,
+    emitted_lengths,
+    tokens_per_cycle,
+)
+from eagle_lab.reports.partial import summarize_generations
+
+
+def generation(accepted: list[int], emitted: list[int] | None, question: int = 1, **more: object):
+    num_tokens = 1 + sum(emitted if emitted is not None else [n + 1 for n in accepted])
+    row = {
+        "label": "chain", "method": "chain", "question_id": question, "turn": 1, "repeat": 1,
+        "tokens": [0] * num_tokens, "accepted_lengths": accepted, "emitted_lengths": emitted,
+    }  # fmt: skip
+    return row | more
+
+
+def table(rows: list[dict]) -> pd.DataFrame:
+    return acceptance_by_depth(cycles(pd.DataFrame(rows)))
+
+
+def test_whole_cycles_of_the_module_example():
+    found = table([generation([2, 0, 4], [3, 1, 5])])
+    assert found["depth"].tolist() == [1, 2, 3, 4]
+    assert found["trials"].tolist() == [3, 2, 2, 1]
+    assert found["accepted"].tolist() == [2, 2, 1, 1]
+    np.testing.assert_allclose(found["conditional"], [2 / 3, 1, 1 / 2, 1])
+    np.testing.assert_allclose(found["cumulative"], [2 / 3, 2 / 3, 1 / 3, 1 / 3])
+
+
+def test_a_cut_cycle_is_no_trial_beyond_what_it_emitted():
+    """The last cycle emits its two drafts and no token of the target's: depth 3 stays unknown."""
+    found = table([generation([3, 2], [4, 2])])
+    assert found["trials"].tolist() == [2, 2, 1]
+    assert found["accepted"].tolist() == [2, 2, 1]
+
+
+def test_agrees_with_the_evaluations_arithmetic():
+    random = np.random.default_rng(3)
+    accepted = random.integers(0, 5, 200).tolist()
+    cut = (random.random(200) < 0.1).tolist()
+    emitted = [n + (not c) for n, c in zip(accepted, cut, strict=True)]
+    rows = [
+        generation([n], [e], question=index)
+        for index, (n, e) in enumerate(zip(accepted, emitted, strict=True))
+        if e
+    ]
+    kept = [index for index, e in enumerate(emitted) if e]
+    expected = conditional_from_lengths([accepted[i] for i in kept], [cut[i] for i in kept])
+    np.testing.assert_allclose(table(rows)["conditional"], expected)
+
+
+def test_a_depth_that_was_drafted_but_never_accepted_is_zero():
+    found = acceptance_by_depth(cycles(pd.DataFrame([generation([1, 0], [2, 1])])), {"chain": 3})
+    assert found["depth"].tolist() == [1, 2]
+    assert found["conditional"].tolist() == [0.5, 0.0]
+
+
+def test_intervals_resample_questions():
+    """Two questions, one always accepted, one never: a resample is 0, 1/2 or 1."""
+    rows = [generation([1] * 10, [2] * 10, 1), generation([0] * 10, [1] * 10, 2)]
+    found = table(rows).iloc[0]
+    assert (found["conditional_low"], found["conditional_high"]) == (0.0, 1.0)
+
+
+def test_one_question_has_no_interval():
+    assert (
+        table([generation([1, 0], [2, 1])])[["conditional_low", "cumulative_high"]]
+        .isna()
+        .all(axis=None)
+    )
+
+
+@pytest.mark.parametrize(("num_tokens", "last"), [(9, 2), (8, 1)])
+def test_emitted_lengths_follow_from_the_token_count(num_tokens: int, last: int):
+    row = pd.Series(generation([2, 2, 1], None) | {"tokens": [0] * num_tokens})
+    assert emitted_lengths(row) == [3, 3, last]
+
+
+def test_emitted_lengths_of_an_answer_that_the_prefill_ended():
+    assert emitted_lengths(pd.Series(generation([], None))) == []
+
+
+def test_histogram_and_means_per_cycle():
+    rows = pd.DataFrame([generation([2, 0, 0, 4], [3, 1, 1, 4], num_drafted=20)])
+    per_cycle = cycles(rows)
+    shares = accepted_histogram(per_cycle)
+    assert dict(zip(shares["accepted"], shares["share"], strict=True)) == {0: 0.5, 2: 0.25, 4: 0.25}
+    means = tokens_per_cycle(rows, per_cycle).iloc[0]
+    assert (means["drafted"], means["accepted"], means["emitted"]) == (5.0, 1.5, 2.25)
+
+
+def test_summary_of_unfinished_work():
+    """Three cycles that accept 2, 0, 4: 9 tokens behind the first, tau 3 (micro); macro by turn."""
+    rows = pd.DataFrame(
+        [
+            generation([2, 0, 4], [3, 1, 5], 1, prefill_s=1.0, decode_s=2.0),
+            generation([0], [1], 2, prefill_s=1.0, decode_s=1.0),
+        ]
+    )
+    row = summarize_generations(rows).iloc[0]
+    assert row["tau_micro"] == 10 / 4
+    assert row["tau_macro"] == (3 + 1) / 2
+    assert (row["num_questions"], row["num_cycles"], row["num_tokens"]) == (2, 4, 12)
+    assert row["tokens_per_second"] == pytest.approx(12 / 5)

@@ -1,0 +1,193 @@
+"""Figures: every one is drawn, none is blank, no text runs into another or off the canvas."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import matplotlib.image
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.text import Text
+from matplotlib.transforms import Bbox
+
+from eagle_lab.reports import load_run, load_sweep
+from eagle_lab.reports.content import Content, run_content, sweep_content
+from eagle_lab.reports.curves import training_curve
+from eagle_lab.reports.heatmaps import sweep_heatmap
+from eagle_lab.reports.plots import Plot
+from eagle_lab.reports.style import METHODS, ink_on, label_styles, method_style
+from eagle_lab.reports.sweeps import grids
+from tests.reports.fake_run import BENCH, write_bench, write_config
+
+
+def plots_of(content: Content) -> dict[str, Plot]:
+    return {plot.name: plot for section in content.sections for plot in section.plots}
+
+
+@pytest.fixture(scope="module")
+def bench_plots(bench_run: Path) -> dict[str, Plot]:
+    return plots_of(run_content(load_run(bench_run)))
+
+
+@pytest.fixture(scope="module")
+def sweep_plots(sweep_root: Path) -> dict[str, Plot]:
+    return plots_of(sweep_content(load_sweep(sweep_root)))
+
+
+@pytest.fixture(scope="module")
+def training_rows() -> pd.DataFrame:
+    steps = np.arange(1, 9) * 250
+    first = 0.5 - 0.4 * np.exp(-steps / 600)
+    return pd.DataFrame(
+        {
+            "step": steps, "val_tau": 1 + first + first**2,
+            **{f"val_acceptance_{depth}": first * 0.95 ** (depth - 1) for depth in range(1, 6)},
+        }
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def all_plots(
+    bench_plots: dict[str, Plot],
+    sweep_plots: dict[str, Plot],
+    one_process_sweep: Path,
+    batch_root: Path,
+    training_rows: pd.DataFrame,
+) -> list[Plot]:
+    columns = [f"val_acceptance_{depth}" for depth in range(1, 6)]
+    curve = training_curve(training_rows, columns, "val_tau")
+    assert curve is not None
+    one = plots_of(run_content(load_run(one_process_sweep)))
+    batches = plots_of(sweep_content(load_sweep(batch_root)))
+    return [*bench_plots.values(), *sweep_plots.values(), *one.values(), *batches.values(), curve]
+
+
+@pytest.fixture(scope="module")
+def batch_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("batches") / "root"
+    root.mkdir()
+    write_config(root, "multirun", finished=True)
+    for number, batch_size in enumerate((1, 2, 4)):
+        write_bench(root / str(number), batch_size=batch_size, num_questions=8)
+    return root
+
+
+def test_a_bench_has_its_figures(bench_plots: dict[str, Plot]):
+    assert set(bench_plots) == {
+        "tau_by_method", "speedup_by_method", "acceptance_by_depth", "accepted_length",
+        "time_split", "categories_tau", "categories_speedup",
+    }  # fmt: skip
+
+
+def test_a_sweep_has_its_figures(sweep_plots: dict[str, Plot]):
+    assert set(sweep_plots) == {"sweep_tau", "sweep_speedup", "step_costs", "cost_model"}
+
+
+def test_batch_sizes_have_their_figure(batch_root: Path):
+    plots = plots_of(sweep_content(load_sweep(batch_root)))
+    assert set(plots) == {"tau_by_method", "speedup_by_method", "throughput_by_batch"}
+
+
+def test_without_timing_there_is_no_timing_figure(tmp_path: Path):
+    run = load_run(write_bench(tmp_path / "run", timing=False))
+    assert set(plots_of(run_content(run))) == {
+        "tau_by_method", "acceptance_by_depth", "accepted_length", "categories_tau",
+    }  # fmt: skip
+
+
+def test_one_question_and_one_method_draw(tmp_path: Path):
+    run = load_run(write_bench(tmp_path / "run", BENCH[:2], num_questions=1, turns=1))
+    assert "acceptance_by_depth" in plots_of(run_content(run))
+
+
+def test_every_file_shows_something_and_no_text_collides(
+    all_plots: list[Plot], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Texts stay on the canvas; no two upright ones share more than a pixel or so."""
+    for number, plot in enumerate(all_plots):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        with recorded_texts(monkeypatch) as drawn:
+            pixels = matplotlib.image.imread(plot.save(folder))
+        height, width = pixels.shape[:2]
+        assert width >= 500
+        assert pixels[..., :3].std() > 0.02, plot.name
+        assert [path.name for path in folder.iterdir()] == [f"{plot.name}.png"]
+        for text, box in drawn.values():
+            inside = box.x0 >= -2 and box.y0 >= -2 and box.x1 <= width + 2 and box.y1 <= height + 2
+            assert inside, f"{plot.name}: '{text.get_text()}' leaves the canvas"
+        upright = [(text, box) for text, box in drawn.values() if text.get_rotation() % 90 == 0]
+        for (one, box), (other, place) in itertools.combinations(upright, 2):
+            assert overlap(box, place) < 3, (
+                f"{plot.name}: '{one.get_text()}' overlaps '{other.get_text()}'"
+            )
+
+
+@contextmanager
+def recorded_texts(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[int, tuple[Text, Bbox]]]:
+    """The texts that a drawing really draws, with their boxes in pixels."""
+    drawn: dict[int, tuple[Text, Bbox]] = {}
+    original = Text.draw
+
+    def draw(self: Text, renderer: Any) -> None:
+        original(self, renderer)
+        if self.get_visible() and self.get_text().strip():
+            drawn[id(self)] = (self, Text.get_window_extent(self, renderer))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Text, "draw", draw)
+        yield drawn
+
+
+def overlap(one: Bbox, other: Bbox) -> float:
+    """The smaller side of what two boxes share, pixels."""
+    shared = Bbox.intersection(one, other)
+    return 0.0 if shared is None else min(shared.width, shared.height)
+
+
+def test_captions_state_n_and_the_interval(
+    bench_plots: dict[str, Plot], sweep_plots: dict[str, Plot]
+):
+    for name in ("tau_by_method", "speedup_by_method"):
+        assert "n = 16 questions, T = 0, batch size 1" in bench_plots[name].caption
+        assert "95 %" in bench_plots[name].caption
+    assert "n = 2 questions per category" in bench_plots["categories_tau"].caption
+    assert "95 %" in bench_plots["acceptance_by_depth"].caption
+    assert "95 % interval" in sweep_plots["sweep_speedup"].caption
+    assert "Hatched: cannot be (7 settings)" in sweep_plots["sweep_tau"].caption
+
+
+def test_the_best_cell_is_outlined_once_and_the_infeasible_are_hatched(sweep_root: Path):
+    (grid,) = grids(load_sweep(sweep_root).table)
+    plot = sweep_heatmap(grid, "speedup")
+    assert plot is not None
+    patches = [patch for axes in plot.figure.axes for patch in axes.patches]
+    assert sum(patch.get_hatch() is not None for patch in patches) == 7
+    assert sum(not patch.get_fill() for patch in patches) == 1
+
+
+def test_a_grid_without_any_measurement_draws_nothing(sweep_root: Path):
+    table = load_sweep(sweep_root).table
+    table["infeasible"] = table["method"] != "vanilla"
+    assert sweep_heatmap(grids(table)[0], "speedup") is None
+
+
+def test_a_method_has_one_colour_everywhere():
+    assert method_style("eagle_dynamic") is METHODS["eagle_dynamic"]
+    assert method_style("eagle_dynamic_mine") is METHODS["eagle_dynamic"]
+    assert method_style("something new") == method_style("something new")
+    styles = label_styles(["a, T = 0", "a, T = 1"], ["vanilla", "vanilla"])
+    assert styles["a, T = 0"].color == METHODS["vanilla"].color
+    assert styles["a, T = 1"].color != METHODS["vanilla"].color
+    looks = [(style.color, style.marker) for style in METHODS.values()]
+    assert len(set(looks)) == len(looks)
+
+
+def test_ink_contrasts():
+    assert ink_on([0, 0, 0.2]) == "#ffffff"
+    assert ink_on([1, 1, 0.6]) != "#ffffff"
