@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from eagle_lab.data.chat import ChatTemplate
 from eagle_lab.decoding.eagle_dynamic import EagleDynamic
@@ -180,11 +181,11 @@ class _GrowingText:
 
 def _chats(prompts: Prompt | Sequence[Prompt]) -> list[list[Mapping[str, str]]]:
     """Every form of `prompts` as a list of chats."""
-    if isinstance(prompts, str) or (prompts and isinstance(prompts[0], Mapping)):
-        prompts = [prompts]  # type: ignore[list-item]
+    one = isinstance(prompts, str) or (prompts and isinstance(prompts[0], Mapping))
+    several: Sequence[Any] = [prompts] if one else prompts
     return [
-        [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)  # type: ignore[arg-type]
-        for prompt in prompts
+        [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
+        for prompt in several
     ]
 
 

@@ -113,9 +113,7 @@ def _at(values: Tensor, node: Tensor) -> Tensor:
     return values[torch.arange(len(node), device=node.device), node]
 
 
-def _follow_target(
-    tree: DraftTree, target_token: Callable[[Tensor, int], Tensor]
-) -> Acceptance:
+def _follow_target(tree: DraftTree, target_token: Callable[[Tensor, int], Tensor]) -> Acceptance:
     """Follow the child that equals the target's own token until there is none."""
     node = torch.zeros_like(tree.tokens[:, 0])
     num_accepted, own_token = torch.zeros_like(node), torch.zeros_like(node)

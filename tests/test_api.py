@@ -61,7 +61,9 @@ def test_errors_reach_the_consumer_of_a_stream(target):
 
 def test_seeds_decide_sampled_text(target):
     def text(seed):
-        answers = eagle_lab.generate(target, None, "Hello", max_new_tokens=20, temperature=1.0, seed=seed)
+        answers = eagle_lab.generate(
+            target, None, "Hello", max_new_tokens=20, temperature=1.0, seed=seed
+        )
         return answers[0].text
 
     assert text(1) == text(1) != text(2)

@@ -21,9 +21,7 @@ from eagle_lab.tree.dynamic import best_of, check_dynamic, expand, rerank
 class EagleDynamic(EagleProposer):
     """Grows `depth` levels of `width`, verifies the best `num_nodes`."""
 
-    def __init__(
-        self, target: Target, drafter: Eagle1, *, depth: int, width: int, num_nodes: int
-    ):
+    def __init__(self, target: Target, drafter: Eagle1, *, depth: int, width: int, num_nodes: int):
         """Raises `Infeasible` if the pool or the draft vocabulary is too small."""
         super().__init__(target, drafter)
         check_dynamic(depth, width, num_nodes)

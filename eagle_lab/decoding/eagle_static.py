@@ -70,9 +70,7 @@ class EagleStatic(EagleProposer):
             else:
                 probs = context.sampling.probs(logits)
                 laws[:, inner] = self.full_law(probs)
-                children, possible = draw_without_replacement(
-                    probs, coins[:, inner, :num_children]
-                )
+                children, possible = draw_without_replacement(probs, coins[:, inner, :num_children])
                 valid[:, level] = possible[:, place, rank] & valid[:, self.parents[level]]
             tokens[:, level] = self.target_ids(children[:, place, rank])
         return DraftTree.build(

@@ -84,9 +84,7 @@ def decode(
         acceptance = verify(tree, scores.logits, context.sampling, coins)
         context.cache.keep(acceptance.path, acceptance.num_accepted + 1)
         record.keep_features(scores.features, acceptance)
-        acceptance, scores, going_on = _emit(
-            context, record, acceptance, scores, tree.num_nodes()
-        )
+        acceptance, scores, going_on = _emit(context, record, acceptance, scores, tree.num_nodes())
         if len(going_on) < len(rows):
             proposer.select(going_on)
         rest_s = clock.lap()

@@ -48,9 +48,7 @@ class SelfSpeculation:
                 drafts.append(draw(laws[-1], coins[:, 0, step]))
             tokens, counts = drafts[-1][:, None], torch.ones_like(counts)
         draft_probs = torch.stack(laws, dim=1) if laws else None
-        return DraftTree.chain(
-            context.roots, torch.stack(drafts, dim=1), draft_probs=draft_probs
-        )
+        return DraftTree.chain(context.roots, torch.stack(drafts, dim=1), draft_probs=draft_probs)
 
     def _unread(self, context: Context) -> tuple[Tensor, Tensor]:
         """Committed tokens that this cache lacks: the root, and the last draft if it was kept."""

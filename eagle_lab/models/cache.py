@@ -78,8 +78,8 @@ class TreeCache:
     def keep(self, path: Tensor, counts: Tensor) -> None:
         """Commit the tree slots `path` [B, A] of each row, the first `counts` [B] of them.
 
-        A is at most the number of columns of the last pass. The moved slots go through a temporary, so a path may overlap its destination. Entries of
-        `path` behind `counts` are ignored.
+        A is at most the number of columns of the last pass. The moved slots go through a
+        temporary, so a path may overlap its destination; entries behind `counts` are ignored.
         """
         steps = torch.arange(path.shape[1], device=path.device)
         moved = (path != steps) & (steps < counts[:, None])

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -34,7 +35,7 @@ ATTENTION_NAME = "eagle_lab_tree"
 
 
 def _tree_attention(
-    module: nn.Module,
+    module: Any,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -176,9 +177,7 @@ class Target:
     def score(self, tree: DraftTree, cache: TreeCache) -> Scores:
         """Logits and features at every column of `tree`, nothing committed."""
         positions = cache.lengths[:, None] + tree.depths
-        hidden, features = self._forward(
-            tree.tokens, TreePass(cache, positions, tree.ancestors)
-        )
+        hidden, features = self._forward(tree.tokens, TreePass(cache, positions, tree.ancestors))
         return Scores(self.head(hidden), features)
 
     def _forward(self, tokens: Tensor, tree_pass: TreePass) -> tuple[Tensor, Tensor]:
@@ -257,7 +256,7 @@ def check_feature_layers(layers: Sequence[int] | None, num_layers: int) -> tuple
     """
     if layers is None:
         return None
-    increasing = all(a < b for a, b in zip(layers, layers[1:], strict=False))
+    increasing = all(a < b for a, b in itertools.pairwise(layers))
     if not layers or not increasing or layers[0] < 1 or layers[-1] > num_layers - 1:
         raise UserError(
             f"feature layers {list(layers)} must be strictly increasing within "

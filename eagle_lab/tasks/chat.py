@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from itertools import cycle
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from rich.console import Console
 
 from eagle_lab.api import generate
@@ -13,7 +13,7 @@ from eagle_lab.decoding.proposer import Proposer
 from eagle_lab.errors import UserError
 from eagle_lab.evaluation.method import VANILLA
 from eagle_lab.models.target import Target
-from eagle_lab.tasks.methods import MethodBuilder, shipped_drafter
+from eagle_lab.tasks.methods import MethodBuilder, entries_from, shipped_drafter
 from eagle_lab.tasks.target import target_from
 
 _BURST_STYLES = ("bold", "none")  # alternate, so that one cycle's tokens can be told from the next
@@ -39,7 +39,7 @@ def run(config: DictConfig) -> None:
 
 def _proposer(config: DictConfig, target: Target) -> tuple[str, Proposer]:
     """The chosen method; vanilla where none is chosen and there is no drafter."""
-    entries = OmegaConf.to_container(config.method, resolve=True)
+    entries = entries_from(config)
     if len(entries) > 1:
         raise UserError(f"chat takes one method, not {len(entries)}: method=[{', '.join(entries)}]")
     has_drafter = config.drafter.path or shipped_drafter(target)

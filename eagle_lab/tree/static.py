@@ -19,8 +19,7 @@ from eagle_lab.errors import UserError
 EAGLE1_PATHS = tuple(
     tuple(int(rank) for rank in path)
     for path in (
-        "0 1 2 3 00 01 02 10 11 20 21 30 000 001 002 010 011 020 021 100 "
-        "0000 0001 0002 00000 00001"
+        "0 1 2 3 00 01 02 10 11 20 21 30 000 001 002 010 011 020 021 100 0000 0001 0002 00000 00001"
     ).split()
 )
 

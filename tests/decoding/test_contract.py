@@ -28,6 +28,7 @@ PROMPTS = [
     [20, 21, 20, 21, 20],
 ]
 MODELS = [*ARCHITECTURES]
+NUM_ROWS = 1200
 
 
 @functools.cache
@@ -89,8 +90,9 @@ def test_any_end_of_sequence_id_cuts_inside_an_accepted_path(name):
     assert [row.tokens for row in rows] == [row.tokens for row in expected]
     for row in rows:
         assert not set(row.tokens[:-1]) & {free[0].tokens[9], free[1].tokens[6]}
-        assert (row.finished_by == "eos") == (len(row.tokens) < 30 or row.tokens[-1] in {
-            free[0].tokens[9], free[1].tokens[6]})
+        assert (row.finished_by == "eos") == (
+            len(row.tokens) < 30 or row.tokens[-1] in {free[0].tokens[9], free[1].tokens[6]}
+        )
         assert 1 + sum(row.emitted_lengths) == len(row.tokens)
 
 
@@ -129,7 +131,9 @@ def test_one_seed_gives_the_same_tokens_whatever_the_neighbours(name):
     first = decode(target, METHODS[name](target), PROMPTS, row_keys=keys, **options)
     again = decode(target, METHODS[name](target), PROMPTS, row_keys=keys, **options)
     alone = decode(target, METHODS[name](target), [PROMPTS[3]], row_keys=[14], **options)
-    other = decode(target, METHODS[name](target), PROMPTS, row_keys=[k + 9 for k in keys], **options)
+    other = decode(
+        target, METHODS[name](target), PROMPTS, row_keys=[k + 9 for k in keys], **options
+    )
     assert [row.tokens for row in first] == [row.tokens for row in again]
     assert alone[0].tokens == first[3].tokens
     assert [row.tokens for row in first] != [row.tokens for row in other]
@@ -147,7 +151,7 @@ def test_chosen_children_draw_vanillas_very_text(name):
 
 @pytest.mark.parametrize("name", METHODS)
 def test_sampled_text_follows_the_target(name):
-    """Law of the second and third token over 3000 rows; false alarm 1e-6 per method.
+    """Law of the second and third token over 1200 rows; false alarm 1e-6 per method.
 
     The expected law is computed from the target's forward alone.
     """
@@ -157,10 +161,10 @@ def test_sampled_text_follows_the_target(name):
     rows = decode(
         target,
         METHODS[name](target),
-        [prompt] * 3000,
+        [prompt] * NUM_ROWS,
         sampling=sampling,
         max_new_tokens=3,
-        row_keys=[7919 * row for row in range(3000)],
+        row_keys=[7919 * row for row in range(NUM_ROWS)],
     )
     law = {(): 1.0}
     for _ in range(3):
@@ -175,10 +179,10 @@ def test_sampled_text_follows_the_target(name):
         law = longer
     counts = Counter(tuple(row.tokens) for row in rows)
     assert set(counts) <= set(law)
-    likely = [tokens for tokens in law if law[tokens] * 3000 >= 5]
+    likely = [tokens for tokens in law if law[tokens] * NUM_ROWS >= 5]
     observed = [counts[tokens] for tokens in likely]
-    expected = [law[tokens] * 3000 for tokens in likely]
-    rest = 3000 - sum(observed), 3000 - sum(expected)
+    expected = [law[tokens] * NUM_ROWS for tokens in likely]
+    rest = NUM_ROWS - sum(observed), NUM_ROWS - sum(expected)
     if rest[1] > 5:
         observed.append(rest[0])
         expected.append(rest[1])

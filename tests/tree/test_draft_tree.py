@@ -6,9 +6,7 @@ from eagle_lab.tree.draft_tree import DraftTree
 
 
 def test_ancestor_matrix_of_the_example_in_the_header():
-    tree = DraftTree.build(
-        torch.tensor([[7, 1, 2, 3]]), torch.tensor([[0, 0, 0, 1]]), max_depth=2
-    )
+    tree = DraftTree.build(torch.tensor([[7, 1, 2, 3]]), torch.tensor([[0, 0, 0, 1]]), max_depth=2)
     assert tree.ancestors[0].int().tolist() == [
         [1, 0, 0, 0],
         [1, 1, 0, 0],
@@ -32,10 +30,7 @@ def test_random_trees_against_a_walk_up_the_parents():
     num_columns = 60
     parents = torch.stack(
         [torch.zeros(5, dtype=torch.long)]
-        + [
-            torch.randint(0, column, (5,), generator=generator)
-            for column in range(1, num_columns)
-        ],
+        + [torch.randint(0, column, (5,), generator=generator) for column in range(1, num_columns)],
         dim=1,
     )
     tree = DraftTree.build(torch.zeros_like(parents), parents, max_depth=num_columns)

@@ -1,0 +1,51 @@
+"""`+experiment=quickstart`: the whole road once, small: capture, train, bench, sweep, report.
+
+Every step is the task of its name in a folder below `output_dir`, run with the same settings: an
+interrupted quickstart goes on at the step, and within the step, where it stopped.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from omegaconf import DictConfig
+from rich.console import Console
+
+from eagle_lab.reports import make_report
+from eagle_lab.tasks import bench, capture, sweep, train
+
+STEPS = {
+    "capture": (capture.run, "the target answers prompts, its features are stored"),
+    "train": (train.run, "a drafter learns to predict the next feature"),
+    "bench": (bench.run, "methods side by side on the same questions"),
+    "sweep": (sweep.run, "the draft tree's depth, width and size"),
+}
+
+
+def run(config: DictConfig) -> None:
+    """Run every step and say where the reports are."""
+    console = Console()
+    root = Path(config.output_dir)
+    started = time.perf_counter()
+    for number, (name, (task, what)) in enumerate(STEPS.items(), start=1):
+        console.rule(f"{number}/{len(STEPS)}  {name}: {what}")
+        task(step_config(config, name))
+    console.rule("reports")
+    for name in ("train", "bench", "sweep"):
+        console.print(f"{name}: {make_report(root / name)}", soft_wrap=True)
+    minutes = (time.perf_counter() - started) / 60
+    console.print(f"quickstart took {minutes:.1f} minutes; everything is in {root}", soft_wrap=True)
+
+
+def step_config(config: DictConfig, name: str) -> DictConfig:
+    """The settings of one step: the same ones, in its own folder, with the others' results."""
+    root = Path(config.output_dir)
+    step = config.copy()
+    step.task = name
+    step.output_dir = str(root / name)
+    step.data.store = str(root / "capture") if name == "train" else None
+    step.drafter.path = str(root / "train" / "drafter") if name in ("bench", "sweep") else None
+    if name == "sweep":
+        step.method = {step.grid.method: step.method[step.grid.method]}
+    return step
