@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from eagle_lab.api import generate
+    from eagle_lab.api import generate, stream
     from eagle_lab.decoding.loop import decode
     from eagle_lab.drafters.checkpoint import load_drafter
     from eagle_lab.models.load import load_target
@@ -17,7 +17,15 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__all__ = ["Sampling", "__version__", "decode", "generate", "load_drafter", "load_target"]
+__all__ = [
+    "Sampling",
+    "__version__",
+    "decode",
+    "generate",
+    "load_drafter",
+    "load_target",
+    "stream",
+]
 
 _HOMES = {
     "Sampling": "eagle_lab.sampling",
@@ -25,6 +33,7 @@ _HOMES = {
     "generate": "eagle_lab.api",
     "load_drafter": "eagle_lab.drafters.checkpoint",
     "load_target": "eagle_lab.models.load",
+    "stream": "eagle_lab.api",
 }
 
 
