@@ -55,3 +55,8 @@ class Method:
 def key_of(row: dict[str, Any]) -> tuple[str, int | None, int | None, int | None]:
     """The `Method.key` that a row of generations.jsonl belongs to."""
     return (row["method"], row["depth"], row["width"], row["num_nodes"])
+
+
+def place_of(row: dict[str, Any]) -> tuple[Any, ...]:
+    """What no two rows of a bench share: method, settings, question, turn and repeat."""
+    return (*key_of(row), row["question_id"], row["turn"], row["repeat"])

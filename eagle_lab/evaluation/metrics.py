@@ -7,11 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from eagle_lab.evaluation import arithmetic
 from eagle_lab.evaluation.bootstrap import (
     FloatArray,
     question_weights,
@@ -183,20 +181,6 @@ def _latencies(rows: Sequence[Row]) -> Row:
         return {}
     p50, p95, p99 = 1e3 * np.percentile(np.concatenate(waits), [50, 95, 99])
     return {"itl_p50_ms": float(p50), "itl_p95_ms": float(p95), "itl_p99_ms": float(p99)}
-
-
-def acceptance(rows: Sequence[Row], depth: int | None) -> dict[str, Any]:
-    """Acceptance by depth and the histogram of accepted lengths, for summary.json."""
-    accepted = [length for row in rows for length in row["accepted_lengths"]]
-    emitted = [length for row in rows for length in row["emitted_lengths"]]
-    cut = [new == kept for new, kept in zip(emitted, accepted, strict=True)]
-    conditional = arithmetic.conditional_from_lengths(accepted, cut, depth=depth)
-    cumulative = arithmetic.cumulative_from_lengths(accepted, depth=depth)
-    return {
-        "conditional": [None if np.isnan(rate) else float(rate) for rate in conditional],
-        "cumulative": [None if np.isnan(rate) else float(rate) for rate in cumulative],
-        "histogram": np.bincount(np.asarray(accepted, dtype=np.int64)).tolist(),
-    }
 
 
 def _ratio(above: float, below: float) -> float | None:

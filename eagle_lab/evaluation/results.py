@@ -9,9 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+from eagle_lab.evaluation import arithmetic
 from eagle_lab.evaluation.matching import TIE_GAP, match_rows, measure_noise, teacher_of
 from eagle_lab.evaluation.method import VANILLA, Method, key_of
-from eagle_lab.evaluation.metrics import Conditions, acceptance, summarise, summarise_categories
+from eagle_lab.evaluation.metrics import Conditions, summarise, summarise_categories
 from eagle_lab.evaluation.plan import BenchSettings
 from eagle_lab.evaluation.sums import Row
 from eagle_lab.models.target import Target
@@ -94,3 +97,17 @@ def evaluate(
             if method.infeasible is None
         ],
     )
+
+
+def acceptance(rows: Sequence[Row], depth: int | None) -> dict[str, Any]:
+    """Acceptance by depth and the histogram of accepted lengths, for summary.json."""
+    accepted = [length for row in rows for length in row["accepted_lengths"]]
+    emitted = [length for row in rows for length in row["emitted_lengths"]]
+    cut = [new == kept for new, kept in zip(emitted, accepted, strict=True)]
+    conditional = arithmetic.conditional_from_lengths(accepted, cut, depth=depth)
+    cumulative = arithmetic.cumulative_from_lengths(accepted, depth=depth)
+    return {
+        "conditional": [None if np.isnan(rate) else float(rate) for rate in conditional],
+        "cumulative": [None if np.isnan(rate) else float(rate) for rate in cumulative],
+        "histogram": np.bincount(np.asarray(accepted, dtype=np.int64)).tolist(),
+    }

@@ -16,14 +16,8 @@ from eagle_lab.data.chat import ChatTemplate, check_fits
 from eagle_lab.data.prompts import Question
 from eagle_lab.decoding.loop import Generation, decode
 from eagle_lab.evaluation.memory import PeakMemory
-from eagle_lab.evaluation.method import VANILLA, Method, key_of
-from eagle_lab.evaluation.plan import (
-    Answers,
-    Batch,
-    BenchSettings,
-    check_prompts,
-    plan_batches,
-)
+from eagle_lab.evaluation.method import VANILLA, Method, place_of
+from eagle_lab.evaluation.plan import Answers, Batch, BenchSettings, check_prompts, plan_batches
 from eagle_lab.evaluation.progress import BenchProgress
 from eagle_lab.evaluation.sums import Row
 from eagle_lab.models.target import Target
@@ -82,7 +76,7 @@ class Bench:
         Returns all rows, in the order of decoding.
         """
         self._write = write or (lambda row: None)
-        known = {_place(row): row for row in done}
+        known = {place_of(row): row for row in done}
         answers, rows = Answers(), []
         with BenchProgress(len(self.batches) * len(self.runnable), self._console) as progress:
             if self.settings.timing and len(known) < self._num_rows():
@@ -193,10 +187,6 @@ class Bench:
 
     def _num_rows(self) -> int:
         return len(self.runnable) * sum(len(batch.questions) for batch in self.batches)
-
-
-def _place(row: Row) -> tuple[object, ...]:
-    return (*key_of(row), row["question_id"], row["turn"], row["repeat"])
 
 
 def _rotated(methods: Sequence[Method], number: int) -> list[Method]:

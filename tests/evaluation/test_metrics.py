@@ -10,11 +10,11 @@ from eagle_lab.evaluation.metrics import (
     CATEGORY_COLUMNS,
     COLUMNS,
     Conditions,
-    acceptance,
     measures,
     summarise,
     summarise_categories,
 )
+from eagle_lab.evaluation.results import acceptance
 from eagle_lab.evaluation.sums import batch_shares, check_counts, tau_of
 from tests.evaluation.fakes import row
 
