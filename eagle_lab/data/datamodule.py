@@ -143,15 +143,22 @@ class DrafterDataModule(LightningDataModule):
         """One pass over the training documents in store order: for closed-form starts."""
         return self._in_order(self.train_indices)
 
-    def train_dataloader(self) -> StatefulDataLoader:
-        """Shuffled batches; its state says which comes next."""
-        dataset = self._dataset(self.train_indices)
-        sampler = PackedBatchSampler(
-            dataset.lengths,
+    @property
+    def num_train_batches(self) -> int:
+        """Batches of an epoch."""
+        return len(self._train_sampler())
+
+    def _train_sampler(self) -> PackedBatchSampler:
+        return PackedBatchSampler(
+            self._dataset(self.train_indices).lengths,
             batch_tokens=self.settings.batch_tokens,
             seed=self.settings.seed,
             shuffle=True,
         )
+
+    def train_dataloader(self) -> StatefulDataLoader:
+        """Shuffled batches; its state says which comes next."""
+        dataset, sampler = self._dataset(self.train_indices), self._train_sampler()
         with warnings.catch_warnings():
             # torchdata calls a function of torch that torch has deprecated
             warnings.filterwarnings("ignore", message="'set_vital' is deprecated")

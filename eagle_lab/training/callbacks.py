@@ -7,6 +7,7 @@ of the checkpoint it goes on from.
 from __future__ import annotations
 
 import logging
+import math
 import signal
 import threading
 import time
@@ -32,6 +33,7 @@ def best_checkpoint(folder: Path) -> ModelCheckpoint:
         monitor="val_tau",
         mode="max",
         save_top_k=1,
+        save_on_train_epoch_end=False,
         enable_version_counter=False,
     )
 
@@ -127,10 +129,11 @@ class Curve(Callback):
         pl_module.window.clear()
         self.train_rows.append(row)
         self.write(self.train_rows, self.val_rows)
-        total = trainer.estimated_stepping_batches
+        total = pl_module.num_steps
+        of_total = f" of {total}" if total < math.inf else ""
         log.info(
-            "epoch %d, step %d of %s: loss %.4f, first draft %.3f, %.0f tokens/s, %.1f min%s",
-            row["epoch"], row["step"], total, row["loss"], row["accuracy_1"], speed,
+            "epoch %d, step %d%s: loss %.4f, first draft %.3f, %.0f tokens/s, %.1f min%s",
+            row["epoch"], row["step"], of_total, row["loss"], row["accuracy_1"], speed,
             row["minutes"], self._remaining(row, total),
         )  # fmt: skip
         self._last_step, self._tokens_then = trainer.global_step, self.num_tokens
@@ -165,8 +168,8 @@ class Curve(Callback):
 class LastCheckpoint(Callback):
     """Save where training stands every few minutes, at the end, and on Ctrl-C or SIGTERM.
 
-    Saves fall between optimiser steps only, when no gradient is half accumulated. The first
-    signal finishes the step in hand; a second one stops at once.
+    Saves fall between optimiser steps only, when no gradient is half accumulated, and behind the
+    validation where one follows. The first signal waits for that; a second one stops at once.
     """
 
     def __init__(self, path: Path, every_minutes: float) -> None:
@@ -189,8 +192,15 @@ class LastCheckpoint(Callback):
         if trainer.global_step == self._step_seen:
             return
         self._step_seen = trainer.global_step
-        due = time.monotonic() - self._saved_at > 60 * self.every_minutes
-        if due or self.interrupted:
+        if not _validation_follows(trainer, batch_idx):
+            self._save_if_due(trainer)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
+        """The same behind a validation, which a restart from before it would leave out."""
+        self._save_if_due(trainer)
+
+    def _save_if_due(self, trainer: Trainer) -> None:
+        if self.interrupted or time.monotonic() - self._saved_at > 60 * self.every_minutes:
             self.save(trainer)
         if self.interrupted:
             raise KeyboardInterrupt
@@ -217,6 +227,15 @@ class LastCheckpoint(Callback):
             raise KeyboardInterrupt
         self.interrupted = True
         log.info("stopping after this step; once more stops at once")
+
+
+def _validation_follows(trainer: Trainer, batch_idx: int) -> bool:
+    """Whether Lightning validates behind this batch."""
+    if trainer.should_stop:
+        return True
+    if trainer.check_val_every_n_epoch is None:
+        return (trainer.fit_loop.total_batch_idx + 1) % trainer.val_check_batch == 0
+    return batch_idx + 1 == trainer.num_training_batches
 
 
 def training_row(module: DrafterModule) -> Row:

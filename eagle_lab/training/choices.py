@@ -49,7 +49,10 @@ def cached_choices(
     store: Any, indices: Sequence[int], target: Any, folder: Path
 ) -> dict[int, Tensor]:
     """`greedy_choices`, read from `folder` if they were computed there for this store before."""
-    path, key = folder / FILE, {"store": store.index["fingerprint"], "choice": _digest(store, indices)}
+    path, key = (
+        folder / FILE,
+        {"store": store.index["fingerprint"], "choice": _digest(store, indices)},
+    )
     try:
         with safe_open(path, framework="pt") as file:
             if file.metadata() == key:
@@ -70,4 +73,6 @@ def cached_choices(
 
 
 def _digest(store: Any, indices: Sequence[int]) -> str:
-    return f"{store.index['num_tokens']} tokens, {len(indices)} conversations, {hash(tuple(indices))}"
+    return (
+        f"{store.index['num_tokens']} tokens, {len(indices)} conversations, {hash(tuple(indices))}"
+    )

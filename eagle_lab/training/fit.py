@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -111,6 +112,9 @@ def fit(
     last = LastCheckpoint(folder / LAST, settings.checkpoint_minutes)
     best = best_checkpoint(folder)
     device = module.drafter.fc.weight.device
+    if settings.max_epochs is not None:
+        steps_per_epoch = math.ceil(data.num_train_batches / settings.accumulate)
+        module.num_steps = settings.max_epochs * steps_per_epoch
     with _quiet_lightning():
         trainer = Trainer(
             accelerator="gpu" if device.type == "cuda" else "cpu",

@@ -82,6 +82,9 @@ class DrafterModule(LightningModule):
     """Trains one drafter, which must be attached to its target.
 
     Attributes:
+        num_steps: optimiser steps that the run is planned for, infinite if only time ends it; the
+            schedule falls with them. Lightning's own estimate would set up the data loaders before
+            a checkpoint's position in them is known.
         time_share: share of a time budget that is spent, 0 without one; moves the schedule.
         window: loss sums of each training-time step since they were last taken.
         val_counts: acceptance of the last validation; val_sums: its step-0 losses.
@@ -91,7 +94,7 @@ class DrafterModule(LightningModule):
         super().__init__()
         self.drafter, self.settings = drafter, settings
         self.save_hyperparameters(dataclasses.asdict(settings))
-        self.time_share = 0.0
+        self.num_steps, self.time_share = math.inf, 0.0
         self.window: list[list[Sums]] = []
         self.val_counts = AcceptanceCounts(settings.val_depth)
         self.val_sums: list[Sums] = []
@@ -123,8 +126,8 @@ class DrafterModule(LightningModule):
             steps.append(sums.detach())
         if not torch.isfinite(total):
             raise UserError(
-                f"the loss is {float(total)} in epoch {self.current_epoch}, batch {batch_idx}; "
-                f"try a lower trainer.learning_rate than {self.settings.learning_rate}"
+                f"the loss is {float(total.detach())} in epoch {self.current_epoch}, batch "
+                f"{batch_idx}; try a lower trainer.learning_rate than {self.settings.learning_rate}"
             )
         self.window.append(steps)
         return total
@@ -166,13 +169,12 @@ class DrafterModule(LightningModule):
             lr=settings.learning_rate,
             betas=(settings.beta1, settings.beta2),
             weight_decay=settings.weight_decay,
-            fused=True,
+            # The fused kernel is the fast one on CPU; Lightning clips no gradients for it in autocast
+            fused=not self.trainer.precision.endswith("mixed"),
         )
-        num_steps = self.trainer.estimated_stepping_batches  # inf when only time ends the run
-        after_warmup = max(num_steps - settings.warmup_steps, 1)
 
         def factor(step: int) -> float:
-            done = (step - settings.warmup_steps) / after_warmup
+            done = (step - settings.warmup_steps) / max(self.num_steps - settings.warmup_steps, 1)
             return settings.learning_rate_factor(step, max(done, self.time_share))
 
         scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)

@@ -1,0 +1,89 @@
+"""What becomes of a store: skipped, cut, refused, counted."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from eagle_lab.data.datamodule import DataSettings, DrafterDataModule, check_store
+from eagle_lab.errors import UserError
+from tests.drafters.fakes import FakeTarget
+from tests.training.fakes import FakeStore, fake_data
+
+SETTINGS = {
+    "batch_tokens": 20, "max_length": 100, "val_fraction": 0.25, "max_tokens": None, "seed": 0
+}  # fmt: skip
+
+
+def data_of(store: FakeStore, **changes: int | float | None) -> DrafterDataModule:
+    return DrafterDataModule(store, DataSettings(**{**SETTINGS, **changes}))  # type: ignore[arg-type]
+
+
+def test_conversations_without_a_label_are_skipped_and_counted() -> None:
+    """Case 6, also where the only assistant tokens are the first two, which no row predicts."""
+    store = FakeStore([9] * 8)
+    store[1].supervised[:] = False
+    store[2].supervised[2:] = False
+    store[2].supervised[:2] = True
+    data = data_of(store, max_length=8)
+    assert data.counts.num_conversations == 8
+    assert data.counts.num_skipped == 2
+    assert data.counts.num_cut == 8
+    assert not {1, 2} & {*data.train_indices, *data.val_indices}
+    assert data.counts.num_train + data.counts.num_val == 6
+    assert "2 skipped" in str(data.counts)
+
+
+def test_an_all_zero_mask_stops_the_run() -> None:
+    """Case 6."""
+    store = FakeStore([9] * 4)
+    for conversation in store.conversations:
+        conversation.supervised[:] = False
+    with pytest.raises(UserError, match="all zero"):
+        data_of(store)
+
+
+def test_every_batch_has_labels_and_the_counts_say_how_many() -> None:
+    data = fake_data([9, 12, 15, 6, 30, 8, 9, 20])
+    num_labels, num_tokens = 0, 0
+    for batch in data.train_dataloader():
+        num_labels += int((batch.supervised & (batch.positions >= 2)).sum())
+        num_tokens += len(batch.tokens)
+    assert num_labels == data.counts.num_train_labels
+    assert num_tokens == data.counts.num_train_tokens
+
+
+def test_token_counts_see_training_answers_only() -> None:
+    data = fake_data([9, 12, 15, 6, 30, 8, 9, 20])
+    expected = torch.zeros(12, dtype=torch.long)
+    for index in data.train_indices:
+        stored = data.store[index]
+        for token, supervised in zip(stored.tokens, stored.supervised, strict=True):
+            expected[token] += int(supervised)
+    assert data.token_counts(12).tolist() == expected.tolist()
+
+
+def test_max_tokens_takes_a_part_of_the_training_side() -> None:
+    everything, part = data_of(FakeStore([10] * 20)), data_of(FakeStore([10] * 20), max_tokens=35)
+    assert part.counts.num_train_tokens == 30
+    assert part.val_indices == everything.val_indices
+    assert set(part.train_indices) < set(everything.train_indices)
+
+
+def test_a_store_of_another_target_is_refused() -> None:
+    """Contract 9: both fingerprints are named."""
+    check_store(FakeStore([9]), FakeTarget())
+    with pytest.raises(UserError, match="fake-1.*fake-0"):
+        check_store(FakeStore([9], target="fake-1"), FakeTarget())
+
+
+def test_fused_layers_are_refused_for_eagle1() -> None:
+    store = FakeStore([9])
+    store.feature_width = 48
+    with pytest.raises(UserError, match="48 wide"):
+        check_store(store, FakeTarget())
+
+
+def test_settings_out_of_range_are_named() -> None:
+    with pytest.raises(UserError, match="batch_tokens=0"):
+        data_of(FakeStore([9] * 4), batch_tokens=0)
