@@ -11,8 +11,8 @@ import pytest
 from eagle_lab.errors import UserError
 from eagle_lab.reports import load_run, load_sweep
 from eagle_lab.reports.divergences import compare_with_vanilla, first_difference
-from eagle_lab.reports.frames import label_generations, label_rows, main_rows, tidy
 from eagle_lab.reports.folders import is_sweep
+from eagle_lab.reports.frames import label_generations, label_rows, main_rows, tidy
 from tests.reports.fake_run import BENCH, write_bench, write_config, write_sweep
 
 
