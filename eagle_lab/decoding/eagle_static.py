@@ -8,6 +8,7 @@ before the draw, which keeps it lossless.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -22,79 +23,106 @@ from eagle_lab.tree.draft_tree import DraftTree, ancestors_of
 from eagle_lab.tree.static import EAGLE1_PATHS, StaticShape
 
 
+@dataclass(frozen=True)
+class _Level:
+    """How one level of a shape hangs on the one above: C columns under I inner nodes.
+
+    Attributes:
+        columns: [C] columns of the level.
+        ranks: [C] their ranks among their siblings.
+        inner: [I] columns of the level above that have children.
+        places: [C] place in `inner` of each column's parent.
+        inner_places: [I] place of each inner node's parent among the inner nodes above it.
+        visible: [I, M] inner nodes drafted so far that an inner node sees, itself included.
+        num_children: most children of an inner node.
+    """
+
+    columns: Tensor
+    ranks: Tensor
+    inner: Tensor
+    places: Tensor
+    inner_places: Tensor
+    visible: Tensor
+    num_children: int
+
+
+def _levels(shape: StaticShape, device: torch.device) -> list[_Level]:
+    """The levels of `shape`, from the root's children on."""
+    ancestors = ancestors_of(shape.parents[None], torch.ones(1, len(shape.parents)).bool())[0]
+    levels: list[_Level] = []
+    above, drafted = [0], []
+    for depth in range(1, shape.depth + 1):
+        columns, inner = shape.columns_at(depth), shape.inner_columns_at(depth - 1)
+        drafted += inner if depth > 1 else []
+        indices = {
+            "columns": columns,
+            "ranks": shape.ranks[columns].tolist(),
+            "inner": inner,
+            "places": [inner.index(parent) for parent in shape.parents[columns].tolist()],
+            "inner_places": [above.index(parent) for parent in shape.parents[inner].tolist()],
+        }
+        tensors = {name: torch.tensor(values, device=device) for name, values in indices.items()}
+        visible = ancestors[inner][:, drafted].to(device)
+        num_children = max(indices["ranks"]) + 1
+        levels.append(_Level(**tensors, visible=visible, num_children=num_children))
+        above = inner
+    return levels
+
+
 class EagleStatic(EagleProposer):
     """Fills `shape`; `paths` as nested lists of sibling ranks, EAGLE-1's 25 nodes by default."""
 
     def __init__(
         self, target: Target, drafter: Eagle1, *, paths: Sequence[Sequence[int]] | None = None
     ):
+        """Raises `UserError` for a path whose parent or earlier sibling is missing."""
         super().__init__(target, drafter)
         self._set_shape(StaticShape.from_paths(paths or EAGLE1_PATHS))
 
     def _set_shape(self, shape: StaticShape) -> None:
-        device = self.target.device
         self.shape = shape
         self.max_nodes = len(shape.paths)
-        self.parents = shape.parents.to(device)
-        self.ranks = shape.ranks.to(device)
-        self.ancestors = ancestors_of(
-            self.parents[None], torch.ones_like(self.parents[None], dtype=torch.bool)
-        )[0]
+        self._parents = shape.parents.to(self.target.device)
+        self._levels = _levels(shape, self.target.device)
 
     @torch.no_grad()
     def propose(self, context: Context) -> DraftTree:
         """One pass of the drafter per level that has children below it."""
-        batch, columns = len(context.tokens), self.max_nodes + 1
-        tokens = context.roots[:, None].repeat(1, columns)
-        valid = torch.ones(batch, columns, dtype=torch.bool, device=tokens.device)
-        laws: Tensor | None = None
-        coins = None
+        batch = len(context.tokens)
+        tokens = context.roots[:, None].repeat(1, self.max_nodes + 1)
+        valid = torch.ones_like(tokens, dtype=torch.bool)
+        laws = coins = None
         if not context.sampling.greedy:
-            laws = torch.zeros(batch, columns, self.target.vocab_size, device=tokens.device)
+            laws = self.root_hidden.new_zeros(*tokens.shape, self.target.vocab_size).float()
             coins = self._coins(context)
-        drafted: list[int] = []  # columns whose states are in the drafter's cache, by slot
-        hidden = self.root_hidden  # states behind the inner nodes of the level above
-        for depth in range(1, self.shape.depth + 1):
-            inner = self.shape.inner_columns_at(depth - 1)
-            if depth > 1:
-                hidden = self._states(inner, tokens, hidden, drafted, depth - 1)
-            level = torch.tensor(self.shape.columns_at(depth), device=tokens.device)
-            place = torch.searchsorted(
-                torch.tensor(inner, device=tokens.device), self.parents[level]
-            )
-            rank = self.ranks[level]
-            num_children = int(self.shape.ranks[self.shape.columns_at(depth)].max()) + 1
+        hidden = self.root_hidden  # [B, I, H] states behind the inner nodes
+        for depth, level in enumerate(self._levels):
+            if depth > 0:
+                visible = level.visible.expand(batch, -1, -1)
+                above = hidden[:, level.inner_places]
+                hidden = self.guess(tokens[:, level.inner], above, depth, visible)
             logits = self.drafter.logits(hidden)
-            if coins is None or laws is None:
-                children = logits.topk(num_children, dim=-1).indices
+            if laws is None or coins is None:
+                children = logits.topk(level.num_children, dim=-1).indices
             else:
                 probs = context.sampling.probs(logits)
-                laws[:, inner] = self.full_law(probs)
-                children, possible = draw_without_replacement(probs, coins[:, inner, :num_children])
-                valid[:, level] = possible[:, place, rank] & valid[:, self.parents[level]]
-            tokens[:, level] = self.target_ids(children[:, place, rank])
+                laws[:, level.inner] = self.full_law(probs)
+                level_coins = coins[:, level.inner, : level.num_children]
+                children, possible = draw_without_replacement(probs, level_coins)
+                parent_valid = valid[:, self._parents[level.columns]]
+                valid[:, level.columns] = possible[:, level.places, level.ranks] & parent_valid
+            tokens[:, level.columns] = self.target_ids(children[:, level.places, level.ranks])
         return DraftTree.build(
             tokens,
-            self.parents.expand(batch, -1),
+            self._parents.expand(batch, -1),
             max_depth=self.shape.depth,
             valid=valid,
             draft_probs=laws,
         )
 
-    def _states(
-        self, inner: list[int], tokens: Tensor, above: Tensor, drafted: list[int], depth: int
-    ) -> Tensor:
-        """Draft behind the inner nodes of level `depth`; appends them to `drafted`."""
-        parents_above = self.shape.inner_columns_at(depth - 1)
-        parent_place = [parents_above.index(int(self.shape.parents[column])) for column in inner]
-        drafted.extend(inner)
-        visible = self.ancestors[inner][:, drafted].expand(len(tokens), -1, -1)
-        return self.guess(tokens[:, inner], above[:, parent_place], depth, visible)
-
     def _coins(self, context: Context) -> Tensor:
         """[B, N, W] one coin for each child of each column."""
-        width = int(self.shape.ranks.max()) + 1
-        columns = self.max_nodes + 1
+        columns, width = self.max_nodes + 1, max(level.num_children for level in self._levels)
         roots = context.cache.lengths[:, None]
         return context.coins.toss(roots, Purpose.DRAFT, columns * width).view(-1, columns, width)
 
