@@ -66,7 +66,7 @@ def training_curve(training: pd.DataFrame, depths: list[str], tau: str | None) -
     if training.empty or not depths:
         return None
     with paper_style():
-        figure = new_figure(7.2 if tau else 4.4, 3.1)
+        figure = new_figure(7.2 if tau else 4.4, 3.3)
         panels = figure.subplots(1, 2 if tau else 1, squeeze=False)[0]
         shades = colormaps["viridis"](np.linspace(0.0, 0.85, len(depths)))
         for depth, (column, shade) in enumerate(zip(depths, shades, strict=True), start=1):
@@ -76,7 +76,6 @@ def training_curve(training: pd.DataFrame, depths: list[str], tau: str | None) -
             )
         panels[0].set_ylabel("conditional acceptance, held out")
         panels[0].set_ylim(bottom=0)
-        panels[0].legend(ncols=2 if len(depths) > 3 else 1)
         if tau:
             rows = training.dropna(subset=[tau])
             panels[1].plot(rows["step"], rows[tau], marker="o", ms=3.5, color="#0072B2")
@@ -85,6 +84,7 @@ def training_curve(training: pd.DataFrame, depths: list[str], tau: str | None) -
             axes.set_xlabel("optimiser step")
             axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6, min_n_ticks=1))
             light_grid(axes)
+        legend_below(figure, *panels[0].get_legend_handles_labels())
     caption = (
         f"The drafter on held-out conversations while it trains, {len(training)} validations: "
         "conditional acceptance by depth (teacher-forced)"

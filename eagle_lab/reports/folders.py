@@ -27,19 +27,23 @@ def run_folder(path: str | Path) -> Path:
     if not any(existing(place, name) for place in (folder, *jobs) for name in MARKS):
         raise UserError(
             f"'{folder}' is no run folder: it has neither {' nor '.join(MARKS)}. "
-            "Name the output_dir of a run, or the root of a sweep"
+            f"Name the output_dir of a run, or the root of a sweep; runs in it: {_runs_in(folder)}"
         )
     return folder
 
 
 def _runs_beside(folder: Path) -> str:
-    """`; runs there: a, b`: the newest run folders beside a folder that is missing."""
+    """What to say about the place where `folder` is missing."""
     if not folder.parent.is_dir():
         return f"; nor is there '{folder.parent}'"
-    runs = [path.parent for path in folder.parent.glob(f"*/{MARKS[0]}")]
+    return f"; runs in '{folder.parent}': {_runs_in(folder.parent)}"
+
+
+def _runs_in(folder: Path) -> str:
+    """Names of the five newest run folders in `folder`."""
+    runs = [path.parent for path in folder.glob(f"*/{MARKS[0]}")]
     newest = sorted(runs, key=lambda run: run.stat().st_mtime, reverse=True)[:5]
-    names = ", ".join(run.name for run in newest)
-    return f"; runs in '{folder.parent}': {names or 'none'}"
+    return ", ".join(run.name for run in newest) or "none"
 
 
 def is_finished(folder: Path, provenance: dict[str, Any]) -> bool:

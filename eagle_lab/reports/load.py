@@ -111,6 +111,8 @@ def load_run(path: str | Path) -> Run:
     folder = run_folder(path)
     generations = read_rows(existing(folder, "generations.jsonl"))
     summary = read_table(existing(folder, "summary.csv"))
+    if "method" not in summary:  # a training's summary.csv holds its validations
+        summary = pd.DataFrame()
     training = read_training(folder)
     if summary.empty and not generations.empty:
         summary = tidy(summarize_generations(generations))
@@ -145,6 +147,8 @@ def load_sweep(root: str | Path) -> Sweep:
     folder = run_folder(root)
     places = [folder, *job_folders(folder)]
     table = tidy(collect_jobs(folder))
+    if "method" not in table:
+        raise UserError(f"the jobs of {folder} are no benches; report on one of them by its folder")
     table["job"] = table["job"].fillna("")
     provenance = read_json(existing(folder, "provenance.json"))
     return Sweep(

@@ -11,15 +11,19 @@ import pandas as pd
 from eagle_lab.reports.load import Run
 from eagle_lab.reports.sweep_sentences import best_words
 from eagle_lab.reports.sweeps import grids, headline_rows, rivals
+from eagle_lab.reports.training import acceptance_columns, tau_column
 from eagle_lab.reports.words import interval_words, known, setting_words, span, value_words
 
 CONTROLS = ("vanilla", "self_speculation")
 
 
 def run_sentences(run: Run) -> list[str]:
-    """What a bench found: setting, winner by speed, winner by τ, exactness, warnings."""
+    """What a bench found: setting, winner by speed, winner by τ, exactness, warnings.
+
+    Of a training: its best validation.
+    """
     if run.summary.empty:
-        return []
+        return [_trained(run)]
     rows = headline_rows(run.main)
     found = grids(run.summary)
     tree_sizes = [best_words(grid, by) for grid in found for by in ("speedup", "tau_macro")]
@@ -35,6 +39,19 @@ def run_sentences(run: Run) -> list[str]:
         )
         if said
     ]
+
+
+def _trained(run: Run) -> str:
+    columns, tau = acceptance_columns(run.training), tau_column(run.training)
+    rows = run.training.reset_index(drop=True)
+    best = rows.loc[int(rows[tau or columns[0]].argmax())]
+    first = rows.loc[0]
+    chain = f"expected τ of a chain {best[tau]:.2f}, " if tau else ""
+    return (
+        f"Best of {len(rows)} validations at step {best['step']:,.0f}: {chain}first draft token "
+        f"accepted {best[columns[0]]:.1%} (at the first validation, step {first['step']:,.0f}: "
+        f"{first[columns[0]]:.1%})."
+    )
 
 
 def _measured_on(run: Run, rows: pd.DataFrame) -> str:

@@ -117,6 +117,14 @@ def test_a_sweep_whose_jobs_are_still_to_come_is_unfinished(tmp_path: Path):
     assert not load_sweep(root).finished
 
 
+def test_a_sweep_of_trainings_is_no_table_of_methods(tmp_path: Path):
+    (tmp_path / "0").mkdir()
+    write_config(tmp_path / "0", "train", finished=True)
+    (tmp_path / "0" / "summary.csv").write_text("step,val_tau,val_acceptance_1\n100,1.2,0.2\n")
+    with pytest.raises(UserError, match="are no benches"):
+        load_sweep(tmp_path)
+
+
 def test_a_folder_that_is_none(tmp_path: Path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.yaml").write_text("task: bench\n")
@@ -124,7 +132,7 @@ def test_a_folder_that_is_none(tmp_path: Path):
         load_run(tmp_path / "nope")
     with pytest.raises(UserError, match=r"nor is there"):
         load_run(tmp_path / "nope" / "deeper")
-    with pytest.raises(UserError, match="is no run folder"):
+    with pytest.raises(UserError, match="is no run folder.*runs in it: run"):
         load_run(tmp_path)
     with pytest.raises(UserError, match="holds no results yet"):
         load_run(tmp_path / "run")

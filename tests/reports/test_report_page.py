@@ -142,12 +142,13 @@ def test_a_sweep_in_one_process_shows_its_grid_and_its_best_tree(one_process_swe
 
 def test_a_training_shows_its_curve(tmp_path: Path):
     write_config(tmp_path, "train", finished=True)
-    (tmp_path / "validation.csv").write_text(
-        "step,val_tau,val_acceptance_1,val_acceptance_2\n100,1.2,0.2,0.1\n200,1.5,0.4,0.3\n"
-    )
+    head = "step,val_tau,val_acceptance_1,val_acceptance_2"
+    rows = ["100,1.2,0.2,0.1", "200,1.5,0.4,0.3", "300,1.4,0.35,0.3"]
+    (tmp_path / "summary.csv").write_text("\n".join([head, *rows]) + "\n")
     page = Page(make_report(tmp_path))
     assert "Acceptance while training" in page.text
-    assert "2 validations" in page.text
+    assert "Best of 3 validations at step 200: expected τ of a chain 1.50" in page.text
+    assert "40.0% (at the first validation, step 100: 20.0%)" in page.text
 
 
 def run_report(**settings: object) -> None:
