@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from eagle_lab.reports.plots import Plot
+from eagle_lab.reports.plot import Plot
 from eagle_lab.reports.style import (
     FAINT,
     MethodStyle,

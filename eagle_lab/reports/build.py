@@ -13,10 +13,17 @@ from __future__ import annotations
 from pathlib import Path
 
 from eagle_lab.files import write_text
-from eagle_lab.reports.content import Content, run_content, sweep_content
+from eagle_lab.reports.content import Content
 from eagle_lab.reports.folders import is_sweep
 from eagle_lab.reports.html import figure_numbers, render
-from eagle_lab.reports.load import load_run, load_sweep
+from eagle_lab.reports.load import Run, Sweep, load_run, load_sweep
+from eagle_lab.reports.run_report import run_content
+from eagle_lab.reports.sweep_report import sweep_content
+
+
+def describe(results: Run | Sweep) -> Content:
+    """The findings, figures and tables of a run or a sweep, without writing anything."""
+    return run_content(results) if isinstance(results, Run) else sweep_content(results)
 
 
 def make_report(path: str | Path) -> Path:
@@ -31,23 +38,17 @@ def make_report(path: str | Path) -> Path:
     Raises:
         UserError: if `path` is no run folder, or holds no results yet.
     """
-    if is_sweep(path):
-        sweep = load_sweep(path)
-        return write_report(sweep.path, sweep_content(sweep))
-    run = load_run(path)
-    return write_report(run.path, run_content(run))
+    results = load_sweep(path) if is_sweep(path) else load_run(path)
+    return write_report(results.path, describe(results))
 
 
 def write_report(folder: Path, content: Content) -> Path:
     """Write figures, tables, Markdown and the page; return the page's path."""
     figures = folder / "figures"
     figures.mkdir(exist_ok=True)
-    images = {
-        plot.name: plot.save(figures) for section in content.sections for plot in section.plots
-    }
-    for section in content.sections:
-        for table in section.tables:
-            write_text(folder / "tables" / f"{table.name}.csv", table.to_csv())
+    images = {name: plot.save(figures) for name, plot in content.plots.items()}
+    for name, table in content.tables.items():
+        write_text(folder / "tables" / f"{name}.csv", table.to_csv())
     write_text(folder / "report.md", to_markdown(content))
     page = folder / "report.html"
     write_text(page, render(content, images))

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
 from eagle_lab.reports.frames import label_rows
-from eagle_lab.reports.plots import Plot, conditions, styles_of
+from eagle_lab.reports.plot import Plot, conditions, styles_of
 from eagle_lab.reports.style import FAINT, legend_below, light_grid, new_figure, paper_style
 
 

@@ -15,7 +15,7 @@ from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from eagle_lab.reports.plots import Plot, conditions, in_lines
+from eagle_lab.reports.plot import Plot, conditions, in_lines
 from eagle_lab.reports.style import ink_on, new_figure, paper_style
 from eagle_lab.reports.sweeps import Grid, best_setting
 

@@ -44,5 +44,4 @@ def embedded(path: Path) -> str:
 
 def figure_numbers(content: Content) -> dict[str, int]:
     """Number of each figure on the page, by its name."""
-    names = [plot.name for section in content.sections for plot in section.plots]
-    return {name: number for number, name in enumerate(names, start=1)}
+    return {name: number for number, name in enumerate(content.plots, start=1)}

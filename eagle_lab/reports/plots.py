@@ -6,8 +6,6 @@ Captions state n and what the intervals are.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,54 +14,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from eagle_lab.reports.style import (
-    FAINT,
-    MethodStyle,
-    label_styles,
-    light_grid,
-    new_figure,
-    paper_style,
-)
+from eagle_lab.reports.plot import Plot, conditions, in_lines, styles_of
+from eagle_lab.reports.style import FAINT, light_grid, new_figure, paper_style
 
 WIDTH = 6.6
 PARTS = {"draft": "#44AA99", "verify": "#332288", "overhead": "#C9C9C9"}
-
-
-@dataclass(frozen=True)
-class Plot:
-    """One figure: name of its file, title, caption, and the figure itself."""
-
-    name: str
-    title: str
-    caption: str
-    figure: Figure
-
-    def save(self, folder: Path) -> Path:
-        """Write `folder/NAME.png`, whole or not at all; the caption goes into its metadata."""
-        path = folder / f"{self.name}.png"
-        partial = folder / f"{self.name}.png.partial"
-        with paper_style():
-            self.figure.savefig(partial, format="png", metadata={"Description": self.caption})
-        return partial.replace(path)
-
-
-def conditions(rows: pd.DataFrame) -> str:
-    """`n = 16 questions, T = 0, batch size 1`: what holds for all of `rows`."""
-    said = []
-    if rows["num_questions"].notna().any():
-        low, high = rows["num_questions"].min(), rows["num_questions"].max()
-        count = f"{low:g}" if low == high else f"{low:g} to {high:g}"
-        said.append(f"n = {count} question{'' if high == 1 else 's'}")
-    for column, name in (("temperature", "T = "), ("batch_size", "batch size ")):
-        values = rows[column].dropna().unique()
-        if len(values) == 1:
-            said.append(f"{name}{values[0]:g}")
-    return ", ".join(said)
-
-
-def styles_of(rows: pd.DataFrame) -> dict[str, MethodStyle]:
-    """Style per label of `rows`."""
-    return label_styles(list(rows["label"]), list(rows["method"]))
 
 
 def tau_by_method(rows: pd.DataFrame) -> Plot | None:
@@ -104,11 +59,6 @@ def speedup_by_method(rows: pd.DataFrame) -> Plot | None:
         "with 95 % paired bootstrap intervals over questions. Right of the dashed line is faster."
     )
     return Plot("speedup_by_method", "Speedup by method", caption, figure)
-
-
-def in_lines(label: str) -> str:
-    """A long label in two lines: the method, then its settings."""
-    return label.replace(", ", "\n", 1) if len(label) > 24 else label
 
 
 def _rows_figure(rows: pd.DataFrame) -> tuple[Figure, Axes]:

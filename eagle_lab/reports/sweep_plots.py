@@ -8,7 +8,8 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from eagle_lab.reports.plots import PARTS, Plot, conditions
+from eagle_lab.reports.plot import Plot, conditions
+from eagle_lab.reports.plots import PARTS
 from eagle_lab.reports.style import FAINT, light_grid, method_style, new_figure, paper_style
 from eagle_lab.reports.sweeps import Grid, fit_step_costs, with_cost_model
 

@@ -53,6 +53,10 @@ class Table:
         lines = [" | ".join(cells) for cells in [columns, rules, *body]]
         return "\n".join([*head, *(f"| {line} |" for line in lines), ""])
 
+    def _repr_markdown_(self) -> str:
+        """How a notebook shows it."""
+        return self.to_markdown()
+
 
 def decimals(places: int, unit: str = "") -> Show:
     """Numbers with `places` decimals, thousands grouped; empty where there is none."""

@@ -15,28 +15,23 @@ import pytest
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
-from eagle_lab.reports import load_run, load_sweep
-from eagle_lab.reports.content import Content, run_content, sweep_content
+from eagle_lab.reports import describe, load_run, load_sweep
 from eagle_lab.reports.curves import training_curve
 from eagle_lab.reports.heatmaps import sweep_heatmap
-from eagle_lab.reports.plots import Plot
+from eagle_lab.reports.plot import Plot
 from eagle_lab.reports.style import METHODS, ink_on, label_styles, method_style
 from eagle_lab.reports.sweeps import grids
 from tests.reports.fake_run import BENCH, write_bench, write_config
 
 
-def plots_of(content: Content) -> dict[str, Plot]:
-    return {plot.name: plot for section in content.sections for plot in section.plots}
-
-
 @pytest.fixture(scope="module")
 def bench_plots(bench_run: Path) -> dict[str, Plot]:
-    return plots_of(run_content(load_run(bench_run)))
+    return describe(load_run(bench_run)).plots
 
 
 @pytest.fixture(scope="module")
 def sweep_plots(sweep_root: Path) -> dict[str, Plot]:
-    return plots_of(sweep_content(load_sweep(sweep_root)))
+    return describe(load_sweep(sweep_root)).plots
 
 
 @pytest.fixture(scope="module")
@@ -62,8 +57,8 @@ def all_plots(
     columns = [f"val_acceptance_{depth}" for depth in range(1, 6)]
     curve = training_curve(training_rows, columns, "val_tau")
     assert curve is not None
-    one = plots_of(run_content(load_run(one_process_sweep)))
-    batches = plots_of(sweep_content(load_sweep(batch_root)))
+    one = describe(load_run(one_process_sweep)).plots
+    batches = describe(load_sweep(batch_root)).plots
     return [*bench_plots.values(), *sweep_plots.values(), *one.values(), *batches.values(), curve]
 
 
@@ -89,20 +84,20 @@ def test_a_sweep_has_its_figures(sweep_plots: dict[str, Plot]):
 
 
 def test_batch_sizes_have_their_figure(batch_root: Path):
-    plots = plots_of(sweep_content(load_sweep(batch_root)))
+    plots = describe(load_sweep(batch_root)).plots
     assert set(plots) == {"tau_by_method", "speedup_by_method", "throughput_by_batch"}
 
 
 def test_without_timing_there_is_no_timing_figure(tmp_path: Path):
     run = load_run(write_bench(tmp_path / "run", timing=False))
-    assert set(plots_of(run_content(run))) == {
+    assert set(describe(run).plots) == {
         "tau_by_method", "acceptance_by_depth", "accepted_length", "categories_tau",
     }  # fmt: skip
 
 
 def test_one_question_and_one_method_draw(tmp_path: Path):
     run = load_run(write_bench(tmp_path / "run", BENCH[:2], num_questions=1, turns=1))
-    assert "acceptance_by_depth" in plots_of(run_content(run))
+    assert "acceptance_by_depth" in describe(run).plots
 
 
 def test_every_file_shows_something_and_no_text_collides(
