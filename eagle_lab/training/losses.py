@@ -83,16 +83,18 @@ class ChunkedTokenLoss(torch.autograd.Function):
             with torch.set_grad_enabled(needs_gradient):
                 hidden.requires_grad_(needs_gradient)
                 logits = head(hidden)
-            target_probs = softmax(head(features[rows]).float(), dim=-1)
-            best[rows] = logits.argmax(-1)
-            log_probs = log_softmax(logits.detach().float(), dim=-1)
-            losses = -torch.linalg.vecdot(target_probs, log_probs)
-            total += losses.dot(weights[rows])
+            target_logits = head(features[rows])
+            with torch.autocast(predicted.device.type, enabled=False):  # laws in float32
+                target_probs = softmax(target_logits.float(), dim=-1)
+                log_probs = log_softmax(logits.detach().float(), dim=-1)
+                total -= torch.linalg.vecdot(target_probs, log_probs).dot(weights[rows])
+                best[rows] = log_probs.argmax(-1)
+                if needs_gradient:
+                    towards_logits = log_probs.exp_().sub_(target_probs).mul_(weights[rows, None])
             if needs_gradient:
-                towards_logits = log_probs.exp_().sub_(target_probs).mul_(weights[rows, None])
-                gradient[rows] = torch.autograd.grad(
+                (gradient[rows],) = torch.autograd.grad(
                     logits, hidden, towards_logits.to(logits.dtype)
-                )[0]
+                )
         ctx.save_for_backward(gradient)
         ctx.mark_non_differentiable(best)
         return total, best

@@ -169,7 +169,7 @@ class DrafterModule(LightningModule):
             lr=settings.learning_rate,
             betas=(settings.beta1, settings.beta2),
             weight_decay=settings.weight_decay,
-            # The fused kernel is the fast one on CPU; Lightning clips no gradients for it in autocast
+            # Fast on CPU; in autocast Lightning clips no gradients for a fused optimiser
             fused=not self.trainer.precision.endswith("mixed"),
         )
 

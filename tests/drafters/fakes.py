@@ -42,4 +42,5 @@ class FakeTarget:
         return logits if self.softcap is None else self.softcap * torch.tanh(logits / self.softcap)
 
     def head(self, hidden: Tensor) -> Tensor:
+        hidden = hidden.to(self.head_weight.dtype)
         return self.scale_logits(hidden @ self.head_weight.T + self.head_bias)

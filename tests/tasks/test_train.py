@@ -13,7 +13,8 @@ import torch
 
 from eagle_lab.config import compose
 from eagle_lab.data.fingerprint import Fingerprint
-from eagle_lab.data.store import Conversation, FeatureStore, StoreWriter
+from eagle_lab.data.store import Conversation, FeatureStore
+from eagle_lab.data.store_writer import StoreWriter
 from eagle_lab.drafters.checkpoint import load_drafter
 from eagle_lab.errors import UserError
 from eagle_lab.models.load import load_target
