@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from safetensors import SafetensorError
+from torch import nn
 
 from eagle_lab.errors import UserError, choose
 from eagle_lab.models.smollm2 import smollm2_folder
@@ -23,7 +25,7 @@ from eagle_lab.models.target import Target
 from eagle_lab.models.tiny import tiny_random
 
 if TYPE_CHECKING:
-    from transformers import PretrainedConfig
+    from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 BUILTIN = {"smollm2_135m": "SmolLM2-135M-Instruct", "tiny_random": "tiny_random"}
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -66,12 +68,15 @@ def load_target(
         torch.set_num_threads(threads)
     if name == "tiny_random" and path is None:
         model, tokenizer = tiny_random(architecture, tied_head=tied_head)
-        model = model.to(precision)
+        for parameter in model.parameters():  # buffers, such as rotary frequencies, stay float32
+            parameter.data = parameter.data.to(precision)
     else:
         source = smollm2_folder() if name == "smollm2_135m" and path is None else path or name
         model, tokenizer = _from_pretrained(str(source), precision, trust_remote_code)
+    placed: nn.Module = model
+    placed.to(where)
     label = BUILTIN.get(name, Path(str(path or name)).name)
-    return Target(model.to(where), tokenizer, name=label, feature_layers=feature_layers)
+    return Target(model, tokenizer, name=label, feature_layers=feature_layers)
 
 
 def choose_device(device: str) -> torch.device:
@@ -98,10 +103,11 @@ def _from_pretrained(source: str, dtype: torch.dtype, trust_remote_code: bool) -
         config = AutoConfig.from_pretrained(source, **code)
         _check_config(config, source)
         tokenizer = AutoTokenizer.from_pretrained(source, **code)
+        _check_tokenizer(tokenizer, source)
         model = AutoModelForCausalLM.from_pretrained(
             source, config=config, dtype=dtype, use_safetensors=True, **code
         )
-    except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
         raise UserError(_load_failure(source, folder.is_dir(), error)) from error
     return model, tokenizer
 
@@ -136,6 +142,13 @@ def _check_config(config: PretrainedConfig, source: str) -> None:
             f"the configuration of '{source}' does not say how long its context is "
             "(max_position_embeddings); such a model cannot be a target"
         )
+
+
+def _check_tokenizer(tokenizer: PreTrainedTokenizerBase, source: str) -> None:
+    """UserError for the empty tokenizer that transformers makes up where files are missing."""
+    word = "sea"
+    if word not in str(tokenizer.decode(tokenizer(word)["input_ids"])).lower():
+        raise UserError(f"'{source}' has no tokenizer that knows words; its files are missing")
 
 
 def _load_failure(source: str, is_folder: bool, error: Exception) -> str:

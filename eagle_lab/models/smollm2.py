@@ -180,7 +180,7 @@ def _convert(gguf: Path, folder: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, LlamaForCausalLM
 
     source = {"pretrained_model_name_or_path": str(gguf.parent), "gguf_file": gguf.name}
-    loaded = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
+    loaded: Any = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
     config = loaded.config
     if hasattr(config, "quantization_config"):
         del config.quantization_config  # save_pretrained refuses a model that was quantised

@@ -109,8 +109,8 @@ def work_from(config: DictConfig, folder: RunFolder, target: Target) -> Work:
         answers = AnswerSource(asked.answers, template, asked.num_prompts)
         reader = ReadAnswers(target, asked.batch_size)
         recorded = {"batch_size": asked.batch_size}
-        plan = reader.plan(lambda: answers)
-        return Work(answers, plan, reader, recorded, asked.num_tokens, template)
+        batches = reader.plan(lambda: answers)
+        return Work(answers, batches, reader, recorded, asked.num_tokens, template)
     settings = CaptureSettings(
         batch_size=asked.batch_size,
         max_new_tokens=asked.max_new_tokens,
