@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import torch
 
 from eagle_lab.decoding.proposer import Context, Stateless
 from eagle_lab.errors import UserError
@@ -57,10 +56,4 @@ class PromptLookup(Stateless):
             find_continuation(np.asarray(row), self.n_max, self.n_min, self.max_nodes)
             for row in context.tokens
         ]
-        longest = max(len(draft) for draft in found)
-        if longest == 0:
-            return DraftTree.root_only(context.roots)
-        drafts = torch.tensor([draft + [0] * (longest - len(draft)) for draft in found])
-        counts = torch.tensor([len(draft) for draft in found])
-        device = context.roots.device
-        return DraftTree.chain(context.roots, drafts.to(device), counts.to(device))
+        return DraftTree.from_branches(context.roots, [[draft] for draft in found])

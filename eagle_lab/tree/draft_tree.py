@@ -17,6 +17,7 @@ Shapes: B batch rows, N columns (root and nodes), V vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -36,6 +37,22 @@ def ancestors_of(parents: Tensor, valid: Tensor) -> Tensor:
     for _ in range(max(num_columns - 1, 1).bit_length()):
         reached = (reached @ reached > 0).float()
     return reached.bool()
+
+
+def _trie(branches: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:
+    """Tokens and parent columns of the nodes that `branches` share or add, root left out."""
+    tokens: list[int] = []
+    parents: list[int] = []
+    children: dict[tuple[int, int], int] = {}
+    for branch in branches:
+        node = 0
+        for token in branch:
+            if (node, token) not in children:
+                tokens.append(token)
+                parents.append(node)
+                children[node, token] = len(tokens)
+            node = children[node, token]
+    return tokens, parents
 
 
 @dataclass
@@ -109,6 +126,28 @@ class DraftTree:
         return cls.build(
             tokens, parents, max_depth=num_drafts, valid=valid, draft_probs=draft_probs
         )
+
+    @classmethod
+    def from_branches(cls, roots: Tensor, branches: Sequence[Sequence[Sequence[int]]]) -> DraftTree:
+        """Join branches into one tree per row; equal siblings become one node.
+
+        Args:
+            roots: [B].
+            branches: for each row, token lists that all start behind the root; none for an
+                empty draft.
+        """
+        rows = [_trie(row) for row in branches]
+        widest = max(len(tokens) for tokens, _ in rows)
+        padded = torch.zeros(3, len(rows), 1 + widest, dtype=torch.long)  # tokens, parents, valid
+        padded[2, :, 0] = 1
+        for row, (tokens, parents) in enumerate(rows):
+            padded[0, row, 1 : 1 + len(tokens)] = torch.tensor(tokens, dtype=torch.long)
+            padded[1, row, 1 : 1 + len(tokens)] = torch.tensor(parents, dtype=torch.long)
+            padded[2, row, 1 : 1 + len(tokens)] = 1
+        tokens, parents, valid = padded.to(roots.device)
+        tokens[:, 0] = roots
+        longest = max((len(branch) for row in branches for branch in row), default=0)
+        return cls.build(tokens, parents, max_depth=longest, valid=valid.bool())
 
     @property
     def num_columns(self) -> int:

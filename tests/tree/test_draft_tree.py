@@ -48,3 +48,17 @@ def test_root_only_is_one_column():
     tree = DraftTree.root_only(torch.tensor([3, 4]))
     assert tree.tokens.tolist() == [[3], [4]]
     assert tree.num_nodes().tolist() == [0, 0]
+
+
+def test_equal_siblings_of_joined_branches_are_one_node():
+    tree = DraftTree.from_branches(torch.tensor([9, 8]), [[[1, 2, 3], [1, 2, 4], [5]], [[1]]])
+    assert tree.tokens.tolist() == [[9, 1, 2, 3, 4, 5], [8, 1, 0, 0, 0, 0]]
+    assert tree.parents.tolist()[0] == [0, 0, 1, 2, 2, 0]
+    assert tree.valid.int().tolist() == [[1, 1, 1, 1, 1, 1], [1, 1, 0, 0, 0, 0]]
+    assert tree.max_depth == 3
+
+
+def test_no_branch_is_an_empty_draft():
+    tree = DraftTree.from_branches(torch.tensor([9, 8]), [[], [[]]])
+    assert tree.tokens.tolist() == [[9], [8]]
+    assert tree.max_depth == 0
