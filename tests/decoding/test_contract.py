@@ -44,8 +44,12 @@ def drafter_of(target: Target, draft_vocab_size: int | None = 200) -> Eagle1:
         torch.manual_seed(0)
         kept = torch.randperm(target.vocab_size)[:draft_vocab_size].sort().values
         drafter = Eagle1(config, kept if draft_vocab_size else None)
-    drafter.attach(target)
+    drafter.to(target.dtype).attach(target)
     return drafter.eval()
+
+
+def dynamic(target, drafter, depth, width, num_nodes):
+    return EagleDynamic(target, drafter, depth=depth, width=width, num_nodes=num_nodes)
 
 
 METHODS = {
@@ -53,12 +57,8 @@ METHODS = {
     "prompt_lookup": lambda target: PromptLookup(target),
     "eagle_chain": lambda target: EagleChain(target, drafter_of(target), num_draft_tokens=4),
     "eagle_static": lambda target: EagleStatic(target, drafter_of(target)),
-    "eagle_dynamic": lambda target: EagleDynamic(
-        target, drafter_of(target), depth=4, width=4, num_nodes=20
-    ),
-    "eagle_dynamic_full_vocabulary": lambda target: EagleDynamic(
-        target, drafter_of(target, None), depth=3, width=3, num_nodes=9
-    ),
+    "eagle_dynamic": lambda target: dynamic(target, drafter_of(target), 4, 4, 20),
+    "eagle_full_vocabulary": lambda target: dynamic(target, drafter_of(target, None), 3, 3, 9),
 }
 
 
@@ -228,6 +228,21 @@ def test_positions_beyond_2048_work():
     plain = decode(target, Vanilla(), [prompt], max_new_tokens=8)[0]
     drafted = decode(target, METHODS["eagle_dynamic"](target), [prompt], max_new_tokens=8)[0]
     assert drafted.tokens == plain.tokens
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_half_precision_emits_the_argmax_up_to_rounding(name):
+    """Teacher-forced in bfloat16, every token's logit is the best one or within 4 of its ulps."""
+    model, tokenizer = tiny_random("llama")
+    target = Target(model.to(torch.bfloat16), tokenizer)
+    rows = decode(target, METHODS[name](target), PROMPTS, max_new_tokens=16)
+    for row in rows:
+        tokens = row.prompt_tokens + row.tokens
+        features = target.prefill([tokens[:-1]], target.new_cache(1)).features[0]
+        logits = target.head(features[len(row.prompt_tokens) - 1 :]).float()
+        chosen = logits.gather(1, torch.tensor(row.tokens)[:, None])[:, 0]
+        best = logits.max(-1).values
+        assert bool((best - chosen <= 4 * 2.0**-8 * best.abs()).all())
 
 
 def test_what_does_not_fit_is_named():
