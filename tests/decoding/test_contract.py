@@ -8,6 +8,7 @@ import pytest
 import torch
 from scipy import stats
 
+from eagle_lab.catalog import options
 from eagle_lab.decoding.eagle_dynamic import EagleDynamic
 from eagle_lab.decoding.eagle_static import EagleChain, EagleStatic
 from eagle_lab.decoding.loop import decode
@@ -60,6 +61,10 @@ METHODS = {
     "eagle_dynamic": lambda target: dynamic(target, drafter_of(target), 4, 4, 20),
     "eagle_full_vocabulary": lambda target: dynamic(target, drafter_of(target, None), 3, 3, 9),
 }
+
+
+def test_every_method_of_the_configuration_is_held_to_the_contract():
+    assert set(options("method")) - {"vanilla"} <= set(METHODS)
 
 
 @pytest.mark.parametrize("name", METHODS)
