@@ -46,6 +46,8 @@ class CaptureSettings:
         sampled_share: share of the conversations answered with `sampling`, the others greedily.
         sampling: the law of those.
         seed: of the choice of those conversations, of their coins and of the order of batches.
+        max_prompt_tokens: conversations whose first prompt is longer are left out; None leaves out
+            those alone that do not fit the context.
     """
 
     batch_size: int
@@ -53,6 +55,7 @@ class CaptureSettings:
     sampled_share: float
     sampling: Sampling
     seed: int
+    max_prompt_tokens: int | None = None
 
     def __post_init__(self) -> None:
         if self.max_new_tokens < 1:
@@ -105,7 +108,8 @@ class AnswerQuestions:
 
         def measure(question: Question) -> tuple[int, int] | None:
             length = len(self.template.encode(question.conversation()))
-            return (length, len(question.turns)) if self._fits(length) else None
+            short = settings.max_prompt_tokens is None or length <= settings.max_prompt_tokens
+            return (length, len(question.turns)) if short and self._fits(length) else None
 
         def is_sampled(question: Question) -> bool:
             coin = row_key(settings.seed, question.question_id, -1, 0) / 2.0**64

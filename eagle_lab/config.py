@@ -58,6 +58,7 @@ class DataConfig:
     num_tokens: int | None = None
     batch_size: int = MISSING
     max_new_tokens: int = MISSING
+    max_prompt_tokens: int | None = None
     sampled_share: float = MISSING
     temperature: float = MISSING
     top_p: float = MISSING

@@ -287,6 +287,12 @@ def test_prompts_that_do_not_fit_are_skipped_and_counted(tmp_path, capsys):
     assert "(1 skipped)" in capsys.readouterr().out
 
 
+def test_long_prompts_can_be_left_out(tmp_path):
+    path = questions_file(tmp_path / "questions.jsonl", [50, 200, 20])
+    overrides = (f"data.prompts={path}", "data.num_prompts=null", "data.max_prompt_tokens=100")
+    assert captured(tmp_path / "run", *overrides).conversation_ids() == ["2", "0"]
+
+
 def test_no_prompt_fits(tmp_path):
     path = questions_file(tmp_path / "questions.jsonl", [3000])
     with pytest.raises(UserError, match="none of 1 conversations fits the context of 2048"):

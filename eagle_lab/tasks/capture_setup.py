@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import islice
@@ -117,6 +118,7 @@ def work_from(config: DictConfig, folder: RunFolder, target: Target) -> Work:
         sampled_share=asked.sampled_share,
         sampling=Sampling(asked.temperature, asked.top_p, asked.top_k),
         seed=config.seed,
+        max_prompt_tokens=asked.max_prompt_tokens,
     )
     prompts: Source
     if asked.prompts == SELF_WRITTEN:
@@ -128,6 +130,8 @@ def work_from(config: DictConfig, folder: RunFolder, target: Target) -> Work:
     answerer = AnswerQuestions(target, template, settings)
     keys = ("batch_size", "max_new_tokens", "sampled_share", "temperature", "top_p", "top_k")
     recorded = {key: asked[key] for key in keys} | {"seed": config.seed}
+    if asked.max_prompt_tokens is not None:
+        recorded["max_prompt_tokens"] = asked.max_prompt_tokens
     plan = answerer.plan(lambda: prompts)
     return Work(prompts, plan, answerer, recorded, asked.num_tokens, template)
 
@@ -186,7 +190,8 @@ def needed_bytes(writer: StoreWriter, work: Work) -> int:
         return per_token * sum(len(answer.tokens) for answer in work.source)
     sample = list(islice(work.source, _SAMPLE))
     turns = _mean(len(question.turns) for question in sample)
-    prompt = _mean(len(work.template.encode(question.conversation())) for question in sample)
+    lengths = [len(work.template.encode(question.conversation())) for question in sample]
+    prompt = min(_mean(lengths), work.settings.get("max_prompt_tokens", math.inf))
     longest = work.settings["max_new_tokens"] * turns
     counts = [work.source.count] if work.source.count else []
     if work.max_tokens:
