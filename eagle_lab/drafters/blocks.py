@@ -31,6 +31,7 @@ class RMSNorm(nn.RMSNorm):
     """Root-mean-square norm over the last dimension, computed in float32 whatever the input."""
 
     def forward(self, hidden: Tensor) -> Tensor:
+        """[..., H] -> [..., H] in the dtype of `hidden`."""
         weight = self.weight.float()
         normed = nn.functional.rms_norm(hidden.float(), self.normalized_shape, weight, self.eps)
         return normed.to(hidden.dtype)
@@ -100,6 +101,7 @@ class Mlp(nn.Module):
         self.activation: Callable[[Tensor], Tensor] = ACT2FN[activation]
 
     def forward(self, hidden: Tensor) -> Tensor:
+        """[..., H] -> [..., H]."""
         return self.down_proj(self.activation(self.gate_proj(hidden)) * self.up_proj(hidden))
 
 

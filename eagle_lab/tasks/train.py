@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from eagle_lab.data.datamodule import DataSettings, DrafterDataModule, check_store
+from eagle_lab.data.data_settings import DataSettings
+from eagle_lab.data.datamodule import DrafterDataModule, check_store
 from eagle_lab.data.store import FeatureStore
 from eagle_lab.drafters.checkpoint import KINDS, save_drafter
 from eagle_lab.drafters.eagle1 import Eagle1
@@ -23,10 +24,11 @@ from eagle_lab.models.target import Target
 from eagle_lab.tasks import messages
 from eagle_lab.tasks.run_folder import RunFolder
 from eagle_lab.tasks.target import target_from
-from eagle_lab.training.callbacks import Row
 from eagle_lab.training.choices import cached_choices
-from eagle_lab.training.fit import FitResult, FitSettings, fit, last_checkpoint
-from eagle_lab.training.module import DrafterModule, Optimisation
+from eagle_lab.training.curve import Row
+from eagle_lab.training.fit import FitResult, fit, last_checkpoint
+from eagle_lab.training.module import DrafterModule
+from eagle_lab.training.settings import FitSettings, Optimisation
 from eagle_lab.training.start import new_drafter, start_as_linear_predictor, trained_drafter
 
 

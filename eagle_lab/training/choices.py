@@ -18,7 +18,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from eagle_lab.data.datasets import UNKNOWN_CHOICE, Store
+from eagle_lab.data.datasets import Store
+from eagle_lab.data.packing import UNKNOWN_CHOICE
 
 CHUNK = 256  # rows whose [CHUNK, V] logits exist at one time
 FILE = "target_choices.safetensors"

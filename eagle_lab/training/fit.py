@@ -21,53 +21,13 @@ from lightning.fabric.utilities.warnings import PossibleUserWarning
 from lightning.pytorch import Trainer
 
 from eagle_lab.data.datamodule import DrafterDataModule
-from eagle_lab.errors import UserError, choose
-from eagle_lab.training.callbacks import (
-    BEST,
-    LAST,
-    Curve,
-    LastCheckpoint,
-    Row,
-    TimeBudget,
-    best_checkpoint,
-)
+from eagle_lab.errors import UserError
+from eagle_lab.training.callbacks import BEST, LAST, LastCheckpoint, TimeBudget, best_checkpoint
+from eagle_lab.training.curve import Curve, Row, validation_row
 from eagle_lab.training.module import DrafterModule
+from eagle_lab.training.settings import PRECISIONS, FitSettings
 
-PRECISIONS = {"float32": "32-true", "bfloat16": "bf16-mixed"}
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class FitSettings:
-    """How long, in what precision, and how often to look.
-
-    Attributes:
-        max_epochs, max_minutes: whichever ends first; None sets no limit, one must be set.
-        accumulate: batches per optimiser step.
-        clip_norm: largest norm of all gradients together.
-        precision: float32, bfloat16 (autocast, float32 weights), or auto (bfloat16 on CUDA).
-        val_every_steps: optimiser steps between validations; None validates after each epoch.
-        log_every_steps: optimiser steps between rows of the training curve.
-        checkpoint_minutes: time between saves of last.ckpt.
-    """
-
-    max_epochs: int | None
-    max_minutes: float | None
-    accumulate: int = 1
-    clip_norm: float = 0.5
-    precision: str = "auto"
-    val_every_steps: int | None = None
-    log_every_steps: int = 20
-    checkpoint_minutes: float = 5.0
-
-    def __post_init__(self) -> None:
-        choose(self.precision, [*PRECISIONS, "auto"], "trainer.precision")
-        if self.max_epochs is None and self.max_minutes is None:
-            raise UserError("set trainer.max_epochs or trainer.max_minutes: nothing ends this run")
-        for name in ("max_epochs", "accumulate", "val_every_steps", "log_every_steps"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UserError(f"trainer.{name}={value}; allowed: 1 or more")
 
 
 @dataclass(frozen=True)
@@ -133,17 +93,32 @@ def fit(
             log_every_n_steps=settings.log_every_steps,
             **_validation(settings),
         )
-        _run(trainer, module, data, last_checkpoint(folder))
-    if not curve.val_rows:
+        checkpoint = last_checkpoint(folder)
+        if checkpoint is None:
+            curve.add_validation(_validate_start(module, data))
+        _run(trainer, module, data, checkpoint)
+    trained = [row for row in curve.val_rows if row["step"] > 0]
+    if not trained:
         raise UserError(f"training ended without a validation: {data.counts}")
     _load_best(module, folder / BEST)
     return FitResult(
         train_rows=curve.train_rows,
         val_rows=curve.val_rows,
-        best_row=max(curve.val_rows, key=lambda row: row["val_tau"]),
+        best_row=max(trained, key=lambda row: row["val_tau"]),
         num_steps=trainer.global_step,
         minutes=clock.minutes,
     )
+
+
+@torch.no_grad()
+def _validate_start(module: DrafterModule, data: DrafterDataModule) -> Row:
+    """What the weights are worth before the first step."""
+    device = module.drafter.fc.weight.device
+    module.on_validation_epoch_start()
+    for index, batch in enumerate(data.val_dataloader()):
+        module.validation_step(batch.to(device), index)
+    start = {"step": 0, "epoch": 0, "num_tokens": 0, "minutes": 0.0, "learning_rate": 0.0}
+    return start | validation_row(module)
 
 
 def _run(

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from eagle_lab.data.datasets import PackedBatch
+from eagle_lab.data.packing import PackedBatch
 from eagle_lab.drafters.blocks import DecoderLayer
 from eagle_lab.drafters.eagle1 import Eagle1
 from eagle_lab.training.alignment import take_step

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from eagle_lab.data.datamodule import DataSettings, DrafterDataModule, check_store
+from eagle_lab.data.data_settings import DataSettings
+from eagle_lab.data.datamodule import DrafterDataModule, check_store
 from eagle_lab.errors import UserError
 from tests.drafters.fakes import FakeTarget
 from tests.training.fakes import FakeStore, fake_data

@@ -11,16 +11,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from eagle_lab.data.datasets import PackedBatch
+from eagle_lab.data.packing import PackedBatch
 from eagle_lab.drafters.blocks import causal_attend
 from eagle_lab.drafters.checkpoint import save_drafter
 from eagle_lab.drafters.eagle1 import Eagle1
 from eagle_lab.errors import UserError
 from eagle_lab.training.alignment import next_tokens
 from eagle_lab.training.choices import greedy_choices
-from eagle_lab.training.fit import FitResult, FitSettings, fit
+from eagle_lab.training.fit import FitResult, fit
 from eagle_lab.training.metrics import AcceptanceCounts
-from eagle_lab.training.module import DrafterModule, Optimisation
+from eagle_lab.training.module import DrafterModule
+from eagle_lab.training.settings import FitSettings, Optimisation
 from eagle_lab.training.start import new_drafter, trained_drafter
 from tests.drafters.fakes import FakeTarget
 from tests.training.fakes import fake_data
@@ -63,7 +64,7 @@ def interrupt_at(step: int) -> Write:
     pending = [step]
 
     def write(train_rows: list[dict[str, Any]], val_rows: list[dict[str, Any]]) -> None:
-        if train_rows[-1]["step"] in pending:
+        if train_rows and train_rows[-1]["step"] in pending:
             pending.clear()
             signal.raise_signal(signal.SIGINT)
 
@@ -187,7 +188,7 @@ def test_resume_and_warm_start_keep_d2t_with_other_data(tmp_path: Path) -> None:
 def test_training_lowers_the_loss_and_keeps_the_best_weights(tmp_path: Path) -> None:
     module, result = train(tmp_path, fits={"max_epochs": 12}, noise=0.0)
     assert result.train_rows[-1]["loss"] < 0.8 * result.train_rows[0]["loss"]
-    assert result.best_row["val_tau"] == max(row["val_tau"] for row in result.val_rows)
+    assert result.best_row["val_tau"] == max(row["val_tau"] for row in result.val_rows[1:])
     best = torch.load(tmp_path / "best.ckpt", weights_only=True)
     assert best["global_step"] == result.best_row["step"]
     for name, tensor in module.drafter.state_dict().items():
@@ -238,6 +239,20 @@ def test_validation_is_real_chain_drafting(tmp_path: Path) -> None:
 def with_choices(batch: PackedBatch) -> PackedBatch:
     batch.choices.clamp_(min=0)
     return batch
+
+
+def test_the_start_is_validated_too(tmp_path: Path) -> None:
+    """Step 0's row is what the untrained drafter drafts, and a resumed run keeps it."""
+    drafter = new_drafter(FakeTarget(), fake_data(LENGTHS), draft_vocab_size=6, seed=0)
+    expected = AcceptanceCounts(3)
+    with torch.no_grad():
+        for batch in fake_data(LENGTHS).val_dataloader():
+            one = chains_by_hand(drafter, batch, 3)
+            expected.tried += one.tried
+            expected.accepted += one.accepted
+    _, result = train(tmp_path, drafter=drafter)
+    assert [row["step"] for row in result.val_rows] == [0, 5, 10]
+    assert result.val_rows[0]["val_tau"] == expected.expected_tau
 
 
 def test_a_time_budget_ends_the_run_with_a_validation(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from eagle_lab.data.datasets import PackedBatch, pack
+from eagle_lab.data.packing import PackedBatch, pack
 from eagle_lab.drafters.blocks import causal_attend
 from eagle_lab.drafters.eagle1 import Eagle1
 from eagle_lab.training.alignment import next_tokens
