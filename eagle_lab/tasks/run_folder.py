@@ -9,7 +9,8 @@
             folder.finish()
 
 An unfinished run of the same configuration goes on, a finished one says so (`finished`), another
-configuration is refused unless `overwrite` is true.
+configuration is refused unless `overwrite` is true. A run that fails before it leaves anything
+leaves no folder either, so that the corrected command finds no other run in its way.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -162,3 +164,11 @@ class RunFolder:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+        if isinstance(error, Exception):
+            self._remove_if_bare()
+
+    def _remove_if_bare(self) -> None:
+        """Remove a folder that says what was asked and holds nothing that came of it."""
+        bare = {"config.yaml", "provenance.json"}
+        if {entry.name for entry in self.path.iterdir()} <= bare:
+            shutil.rmtree(self.path)

@@ -34,6 +34,8 @@ from eagle_lab.training.start import new_drafter, start_as_linear_predictor, tra
 
 def run(config: DictConfig) -> None:
     """Train as `config` says, into `config.output_dir`."""
+    if config.overwrite:  # a mistake must not cost the run that is there
+        optimisation_from(config), fit_settings_from(config), store_from(config)
     with RunFolder.open(config, task="train") as folder:
         if folder.finished:
             print(f"this run is finished: {folder.path}")
@@ -72,15 +74,20 @@ def train(folder: RunFolder, config: DictConfig, target: Target) -> Path:
 
 
 def data_from(config: DictConfig, target: Target) -> DrafterDataModule:
-    """The store that `data.store` names, checked against the target."""
+    """The data of the store that `data.store` names, checked against the target."""
+    store = store_from(config)
+    check_store(store, target)
+    return DrafterDataModule(store, _settings(DataSettings, config.trainer, seed=config.seed))
+
+
+def store_from(config: DictConfig) -> FeatureStore:
+    """The store that `data.store` names."""
     if config.data.store is None:
         raise UserError(
             "data.store is not set: give the folder of a feature store, as written by "
             "+experiment=capture"
         )
-    store = FeatureStore.open(config.data.store)
-    check_store(store, target)
-    return DrafterDataModule(store, _settings(DataSettings, config.trainer, seed=config.seed))
+    return FeatureStore.open(config.data.store)
 
 
 def drafter_from(

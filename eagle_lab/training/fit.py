@@ -64,7 +64,8 @@ def fit(
 
     Raises:
         KeyboardInterrupt: after saving, when interrupted.
-        UserError: the loss is not finite, or the checkpoint is of another drafter.
+        UserError: no validation would fall into the training, the loss is not finite, or the
+            checkpoint is of another drafter.
     """
     folder.mkdir(parents=True, exist_ok=True)
     clock = TimeBudget(settings.max_minutes)
@@ -75,6 +76,7 @@ def fit(
     if settings.max_epochs is not None:
         steps_per_epoch = math.ceil(data.num_train_batches / settings.accumulate)
         module.num_steps = settings.max_epochs * steps_per_epoch
+        _check_validated(settings, module.num_steps)
     with _quiet_lightning():
         trainer = Trainer(
             accelerator="gpu" if device.type == "cuda" else "cpu",
@@ -141,6 +143,16 @@ def _load_best(module: DrafterModule, path: Path) -> None:
     if path.is_file():
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
         module.load_state_dict(checkpoint["state_dict"], strict=True)
+
+
+def _check_validated(settings: FitSettings, num_steps: float) -> None:
+    """UserError if training would end before its first validation, which picks the weights."""
+    every = settings.val_every_steps
+    if every is not None and every > num_steps:
+        raise UserError(
+            f"trainer.val_every_steps={every}, but the whole training has {num_steps} optimiser "
+            "steps; give at most that many, or null to validate after each epoch"
+        )
 
 
 def _precision(name: str, device: torch.device) -> str:

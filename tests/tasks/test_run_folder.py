@@ -307,6 +307,20 @@ def test_a_kill_before_the_configuration_was_written_is_no_obstacle(tmp_path: Pa
     assert "config.yaml" in names(tmp_path)
 
 
+def test_a_run_that_fails_before_any_result_leaves_no_folder(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    with pytest.raises(UserError), begin(path, data__store="tpyo"):
+        raise UserError("no feature store at 'tpyo'")
+    assert not path.exists()
+    with pytest.raises(KeyboardInterrupt), begin(path, data__store="typo"):
+        raise KeyboardInterrupt
+    assert names(path) == ["config.yaml", "provenance.json"]
+    with pytest.raises(OSError, match="full"), begin(path, data__store="typo") as folder:
+        folder.append_jsonl("rows.jsonl", {"n": 1})
+        raise OSError("full")
+    assert "rows.jsonl.partial" in names(path)
+
+
 def test_an_interrupted_replacement_can_be_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -151,6 +151,14 @@ def test_bad_input_is_one_line(store: Path, tmp_path: Path) -> None:
         train.run(compose(overrides(store, tmp_path / "d", "trainer.schedule=cosin")))
 
 
+def test_a_mistake_does_not_cost_the_run_it_would_replace(store: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    train.run(compose(overrides(store, folder)))
+    with pytest.raises(UserError, match="no feature store at 'tpyo'"):
+        train.run(compose(overrides(Path("tpyo"), folder, "overwrite=true")))
+    assert (folder / "drafter").is_dir()
+
+
 def test_a_corrupt_shard_is_named_and_not_trained_on(store: Path, tmp_path: Path) -> None:
     """Case 23, as training meets it."""
     copy = tmp_path / "store"

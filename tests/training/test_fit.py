@@ -297,6 +297,12 @@ def test_a_loss_that_explodes_names_the_learning_rate(tmp_path: Path) -> None:
         train(tmp_path, learning_rate=1e30, warmup_steps=0)
 
 
+def test_a_training_too_short_for_a_validation_is_refused_before_it_starts(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="val_every_steps=11, but the whole training has 10 "):
+        train(tmp_path, fits={"val_every_steps": 11})
+    assert not list(tmp_path.glob("*.ckpt"))
+
+
 def test_settings_that_cannot_be_are_named() -> None:
     with pytest.raises(UserError, match="max_epochs or trainer.max_minutes"):
         FitSettings(max_epochs=None, max_minutes=None)
