@@ -309,16 +309,22 @@ def test_a_kill_before_the_configuration_was_written_is_no_obstacle(tmp_path: Pa
 
 def test_a_run_that_fails_before_any_result_leaves_no_folder(tmp_path: Path) -> None:
     path = tmp_path / "run"
-    with pytest.raises(UserError), begin(path, data__store="tpyo"):
-        raise UserError("no feature store at 'tpyo'")
+
+    def fail(error: BaseException, *, rows: int = 0) -> None:
+        with begin(path) as folder:
+            for number in range(rows):
+                folder.append_jsonl("rows.jsonl", {"n": number})
+            raise error
+
+    with pytest.raises(UserError):
+        fail(UserError("no feature store"))
     assert not path.exists()
-    with pytest.raises(KeyboardInterrupt), begin(path, data__store="typo"):
-        raise KeyboardInterrupt
+    with pytest.raises(KeyboardInterrupt):
+        fail(KeyboardInterrupt())
     assert names(path) == ["config.yaml", "provenance.json"]
-    with pytest.raises(OSError, match="full"), begin(path, data__store="typo") as folder:
-        folder.append_jsonl("rows.jsonl", {"n": 1})
-        raise OSError("full")
-    assert "rows.jsonl.partial" in names(path)
+    with pytest.raises(OSError, match="full"):
+        fail(OSError("full"), rows=1)
+    assert names(path) == ["config.yaml", "provenance.json", "rows.jsonl.partial"]
 
 
 def test_an_interrupted_replacement_can_be_repeated(
