@@ -20,6 +20,7 @@ from eagle_lab.reports.style import (
 
 FEW_TRIALS = 20
 MIN_TRIALS = 5
+MOST_BANDS = 6  # more methods than this are drawn without bands, which would hide each other
 
 
 def acceptance_by_depth(by_depth: pd.DataFrame, styles: dict[str, MethodStyle]) -> Plot | None:
@@ -29,12 +30,14 @@ def acceptance_by_depth(by_depth: pd.DataFrame, styles: dict[str, MethodStyle]) 
     by_depth = by_depth[by_depth["trials"] >= MIN_TRIALS]
     if by_depth.empty:
         return None
+    num_labels = by_depth["label"].nunique()
+    banded = num_labels <= MOST_BANDS
     with paper_style():
-        figure = new_figure(7.2, 3.3)
+        figure = new_figure(7.2, 3.3 + 0.06 * max(num_labels - MOST_BANDS, 0))
         panels = figure.subplots(1, 2, sharey=True)
         for axes, name in zip(panels, ("conditional", "cumulative"), strict=True):
             for label, rows in by_depth.groupby("label", sort=False):
-                _depth_line(axes, rows, name, str(label), styles[str(label)])
+                _depth_line(axes, rows, name, styles[str(label)], banded)
             axes.set_title(name)
             axes.set_xlabel("depth in the draft (levels)")
             axes.set_ylim(-0.02, 1.03)
@@ -47,22 +50,27 @@ def acceptance_by_depth(by_depth: pd.DataFrame, styles: dict[str, MethodStyle]) 
         legend_below(figure, handles, labels)
     caption = (
         "Acceptance of the draft by depth. Left: given that every earlier level was accepted; "
-        "right: up to and including this level, the running product. Bands: 95 % bootstrap "
-        f"intervals over questions. Open marks, without a band, rest on {MIN_TRIALS} to "
-        f"{FEW_TRIALS - 1} cycles; what rests on fewer is left out. Cycles per method: "
-        f"{_cycle_counts(by_depth)}."
+        "right: up to and including this level, the running product. "
+        + ("Bands: 95 % bootstrap intervals over questions. " if banded else "")
+        + f"Open marks rest on {MIN_TRIALS} to {FEW_TRIALS - 1} cycles and have no band; what "
+        "rests on fewer is left out. All 95 % intervals are in tables/acceptance.csv. Cycles per "
+        f"method: {_cycle_counts(by_depth)}."
     )
     return Plot("acceptance_by_depth", "Acceptance by depth", caption, figure)
 
 
-def _depth_line(axes: Axes, rows: pd.DataFrame, name: str, label: str, style: MethodStyle) -> None:
+def _depth_line(
+    axes: Axes, rows: pd.DataFrame, name: str, style: MethodStyle, banded: bool
+) -> None:
     depth, value = rows["depth"].to_numpy(float), rows[name].to_numpy(float)
     low, high = rows[f"{name}_low"].to_numpy(float), rows[f"{name}_high"].to_numpy(float)
     few = rows["trials"].to_numpy() < FEW_TRIALS
-    axes.fill_between(depth, low, high, where=~few, color=style.color, alpha=0.14, lw=0)
+    if banded:
+        axes.fill_between(depth, low, high, where=~few, color=style.color, alpha=0.14, lw=0)
     axes.plot(depth, value, style.linestyle, color=style.color, lw=1.5)
     for chosen, face in ((few, "white"), (~few, style.color)):
         axes.plot(depth[chosen], value[chosen], style.marker, color=style.color, mfc=face, ms=5.5)
+    label = str(rows["label"].iloc[0])
     axes.plot([], [], style.linestyle, color=style.color, marker=style.marker, label=label)
 
 

@@ -14,7 +14,7 @@ from eagle_lab.reports.sweeps import grids, headline_rows, rivals
 from eagle_lab.reports.training import acceptance_columns, tau_column
 from eagle_lab.reports.words import interval_words, known, setting_words, span, value_words
 
-CONTROLS = ("vanilla", "self_speculation")
+CONTROLS = ("vanilla", "self_speculation", "hf_generate")
 
 
 def run_sentences(run: Run) -> list[str]:

@@ -145,8 +145,9 @@ def light_grid(axes: Axes, axis: str = "both") -> None:
 
 def legend_below(figure: Figure, handles: Sequence[Artist], labels: Sequence[str]) -> None:
     """One legend under all panels, with as many columns as the figure's width holds."""
-    characters = max((len(label) for label in labels), default=0) + 7
-    columns = max(1, min(len(labels), int(figure.get_figwidth() * 16 / characters)))
+    room = 14.6 * figure.get_figwidth()  # characters in a line
+    sizes = [len(label) + 8 for label in labels]
+    columns = len(labels) if sum(sizes) <= room else max(1, int(room / max(sizes)))
     figure.legend(list(handles), list(labels), loc="outside lower center", ncols=columns)
 
 

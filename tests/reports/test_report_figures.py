@@ -21,7 +21,7 @@ from eagle_lab.reports.heatmaps import sweep_heatmap
 from eagle_lab.reports.plot import Plot
 from eagle_lab.reports.style import METHODS, ink_on, label_styles, method_style
 from eagle_lab.reports.sweeps import grids
-from tests.reports.fake_run import BENCH, write_bench, write_config
+from tests.reports.fake_run import BENCH, FakeMethod, write_bench, write_config
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +52,7 @@ def all_plots(
     sweep_plots: dict[str, Plot],
     one_process_sweep: Path,
     batch_root: Path,
+    crowded_run: Path,
     training_rows: pd.DataFrame,
 ) -> list[Plot]:
     columns = [f"val_acceptance_{depth}" for depth in range(1, 6)]
@@ -59,7 +60,20 @@ def all_plots(
     assert curve is not None
     one = describe(load_run(one_process_sweep)).plots
     batches = describe(load_sweep(batch_root)).plots
-    return [*bench_plots.values(), *sweep_plots.values(), *one.values(), *batches.values(), curve]
+    crowded = describe(load_run(crowded_run)).plots
+    several = (bench_plots, sweep_plots, one, batches, crowded)
+    return [*(plot for plots in several for plot in plots.values()), curve]
+
+
+@pytest.fixture(scope="module")
+def crowded_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Every method of the project side by side."""
+    others = [
+        FakeMethod(name, 0.3 + 0.03 * place, 4 + place % 4, None, 8 + place)
+        for place, name in enumerate(METHODS)
+        if name != "vanilla"
+    ]
+    return write_bench(tmp_path_factory.mktemp("crowded") / "run", [BENCH[0], *others])
 
 
 @pytest.fixture(scope="module")
