@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from chat_tokenizers import (
+from tests.data.chat_tokenizers import (
     CHATML,
     CHATML_WITH_GENERATION,
     FORGETFUL,
