@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import warnings
 from pathlib import Path
 
 import hydra
@@ -29,6 +30,9 @@ _WITHOUT_TORCH = ("report",)
 
 _SHOW_TRACEBACKS = os.environ.get("HYDRA_FULL_ERROR") == "1"
 
+_PACKAGE = Path(__file__).parent
+_format_any_warning = warnings.formatwarning
+
 _HYDRA_FLAGS = {
     "--cfg", "-c", "--resolve", "--package", "-p", "--run", "-r", "--multirun", "-m", "--info",
     "-i", "--config-dir", "-cd", "--config-name", "-cn", "--config-path", "-cp", "--hydra-help",
@@ -41,6 +45,7 @@ def main() -> int:
     arguments = sorted(sys.argv[1:], key=_is_override)  # Hydra's parser wants its options first
     sys.argv[1:] = arguments
     failures.FAILED_JOBS.clear()
+    warnings.formatwarning = _format_warning
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then hands its errors to us instead of printing
     try:
         for flag in (word.partition("=")[0] for word in arguments if word.startswith("-")):
@@ -82,6 +87,19 @@ def _job(config: DictConfig) -> None:
             raise
         failures.FAILED_JOBS.append(f"{name}{failures.one_line(error)}")
         print(failures.FAILED_JOBS[-1], file=sys.stderr)
+
+
+def _format_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    line: str | None = None,
+) -> str:
+    """A warning of the package is one line without its place in the code."""
+    if Path(filename).is_relative_to(_PACKAGE):
+        return f"warning: {message}\n"
+    return _format_any_warning(message, category, filename, lineno, line)
 
 
 def _place_in_sweep(config: DictConfig) -> str:

@@ -129,7 +129,11 @@ def row_key(seed: int, question_id: object, turn: int, repeat: int) -> int:
 
 
 class Coins:
-    """Coins of a batch of rows, one key per row."""
+    """Coins of a batch of rows, one key per row.
+
+    Keys come from `row_key`: of neighbouring keys, one's coins of a purpose are another's of the
+    next purpose.
+    """
 
     def __init__(self, row_keys: Sequence[int] | np.ndarray):
         self.keys = np.asarray(row_keys, dtype=np.uint64)

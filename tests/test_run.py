@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -335,6 +336,17 @@ def test_a_real_interrupt_ends_the_program_with_130(
     _, error = process.communicate(timeout=60)
     assert process.returncode == 130
     assert error.strip() == words
+
+
+def test_a_warning_of_the_package_is_one_line(
+    main: Main, task: FakeTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)  # put back at the end
+    assert main("+experiment=own") == 0
+    ours = warnings.formatwarning("another target", UserWarning, run.__file__, 3)
+    theirs = warnings.formatwarning("old", UserWarning, "/lib/other.py", 3)
+    assert ours == "warning: another target\n"
+    assert "/lib/other.py:3: UserWarning: old" in theirs
 
 
 def test_the_traceback_is_behind_an_environment_variable(tmp_path: Path) -> None:

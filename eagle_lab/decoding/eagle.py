@@ -22,6 +22,7 @@ from torch import Tensor
 
 from eagle_lab.decoding.proposer import Context
 from eagle_lab.drafters.eagle1 import Eagle1
+from eagle_lab.errors import Infeasible
 from eagle_lab.models.attention import attention
 from eagle_lab.models.cache import TreeCache, TreePass
 from eagle_lab.models.target import Scores, Target
@@ -84,6 +85,13 @@ class EagleProposer:
     def _run(self, tokens: Tensor, features: Tensor, positions: Tensor, visible: Tensor) -> Tensor:
         attend = partial(_attend, TreePass(self.cache, positions, visible))
         return self.drafter(tokens, features, positions, attend)
+
+    def _check_width(self, width: int) -> None:
+        """Raise `Infeasible` if the drafter has fewer tokens than a node has children."""
+        config = self.drafter.config
+        size = config.draft_vocab_size or config.vocab_size
+        if width > size:
+            raise Infeasible(f"{width} children per node exceed the draft vocabulary of {size}")
 
     def target_ids(self, draft_ids: Tensor) -> Tensor:
         """Target ids of draft-vocabulary ids."""

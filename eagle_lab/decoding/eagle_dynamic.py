@@ -12,7 +12,6 @@ from torch import Tensor
 from eagle_lab.decoding.eagle import EagleProposer
 from eagle_lab.decoding.proposer import Context
 from eagle_lab.drafters.eagle1 import Eagle1
-from eagle_lab.errors import Infeasible
 from eagle_lab.models.target import Target
 from eagle_lab.tree.draft_tree import DraftTree
 from eagle_lab.tree.dynamic import best_of, check_dynamic, expand, rerank
@@ -25,9 +24,7 @@ class EagleDynamic(EagleProposer):
         """Raises `Infeasible` if the pool or the draft vocabulary is too small."""
         super().__init__(target, drafter)
         check_dynamic(depth, width, num_nodes)
-        draft_vocab_size = drafter.config.draft_vocab_size or drafter.config.vocab_size
-        if width > draft_vocab_size:
-            raise Infeasible(f"tree.width={width} exceeds the draft vocabulary {draft_vocab_size}")
+        self._check_width(width)
         self.depth, self.width, self.max_nodes = depth, width, num_nodes
 
     @torch.no_grad()

@@ -75,7 +75,9 @@ class EagleStatic(EagleProposer):
     def __init__(
         self, target: Target, drafter: Eagle1, *, paths: Sequence[Sequence[int]] | None = None
     ):
-        """Raises `UserError` for a path whose parent or earlier sibling is missing."""
+        """Raises `UserError` for a path whose parent or earlier sibling is missing, `Infeasible`
+        for more siblings than the drafter has tokens.
+        """
         super().__init__(target, drafter)
         self._set_shape(StaticShape.from_paths(paths or EAGLE1_PATHS))
 
@@ -84,6 +86,7 @@ class EagleStatic(EagleProposer):
         self.max_nodes = len(shape.paths)
         self._parents = shape.parents.to(self.target.device)
         self._levels = _levels(shape, self.target.device)
+        self._check_width(max(level.num_children for level in self._levels))
 
     @torch.no_grad()
     def propose(self, context: Context) -> DraftTree:

@@ -16,7 +16,7 @@ from eagle_lab.decoding.generation import Generation, Record
 from eagle_lab.decoding.proposer import Context, Proposer
 from eagle_lab.errors import UserError
 from eagle_lab.models.target import Scores, Target
-from eagle_lab.sampling import Coins, Sampling
+from eagle_lab.sampling import Coins, Sampling, row_key
 from eagle_lab.tree.draft_tree import DraftTree
 from eagle_lab.verify import Acceptance, VerifyCoins, verify
 
@@ -41,8 +41,8 @@ def decode(
         prompts: token ids, one list per row.
         sampling: the law, greedy by default.
         max_new_tokens: exactly this many tokens unless an end-of-sequence id comes first.
-        row_keys: a 64-bit key per row for its coins (`sampling.row_key`); the row's index by
-            default.
+        row_keys: a key per row for its coins, made by `sampling.row_key`; by default from the
+            row's index.
         on_tokens: called with (row, new tokens) as they arrive.
         keep_features: also return the target's features.
 
@@ -52,6 +52,8 @@ def decode(
     check_fits(target, proposer.max_nodes, prompts, max_new_tokens)
     if not prompts:
         return []
+    if row_keys is None:
+        row_keys = [row_key(0, row, 0, 0) for row in range(len(prompts))]
     clock = _Clock(target.device)
     record = Record(prompts, max_new_tokens, target.eos_ids, on_tokens, keep_features)
     context = Context(
@@ -59,7 +61,7 @@ def decode(
         roots=torch.zeros(len(prompts), dtype=torch.long, device=target.device),
         cache=target.new_cache(len(prompts)),
         sampling=sampling or Sampling(),
-        coins=Coins(range(len(prompts)) if row_keys is None else row_keys),
+        coins=Coins(row_keys),
     )
 
     # The first token is the target's own: an empty tree on the last prompt token.

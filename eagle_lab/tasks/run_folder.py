@@ -169,6 +169,6 @@ class RunFolder:
 
     def _remove_if_bare(self) -> None:
         """Remove a folder that says what was asked and holds nothing that came of it."""
-        bare = {"config.yaml", "provenance.json"}
-        if {entry.name for entry in self.path.iterdir()} <= bare:
+        found = {entry.name for entry in self.path.rglob("*") if not entry.is_dir()}
+        if found <= {"config.yaml", "provenance.json"}:
             shutil.rmtree(self.path)

@@ -258,6 +258,10 @@ def test_what_does_not_fit_is_named():
         decode(target, METHODS["eagle_dynamic"](target), [[3] * 2000], max_new_tokens=40)
     with pytest.raises(UserError, match="max_new_tokens=0"):
         decode(target, Vanilla(), [[3]], max_new_tokens=0)
+    with pytest.raises(Infeasible, match="4 children per node exceed the draft vocabulary of 3"):
+        EagleStatic(target, drafter_of(target, 3))
+    with pytest.raises(Infeasible, match="5 children per node"):
+        dynamic(target, drafter_of(target, 3), 2, 5, 6)
     with pytest.raises(Infeasible, match="num_nodes=30"):
         EagleDynamic(target, drafter_of(target), depth=2, width=4, num_nodes=30)
 

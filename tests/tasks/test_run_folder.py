@@ -312,6 +312,7 @@ def test_a_run_that_fails_before_any_result_leaves_no_folder(tmp_path: Path) -> 
 
     def fail(error: BaseException, *, rows: int = 0) -> None:
         with begin(path) as folder:
+            (path / "shards").mkdir(exist_ok=True)
             for number in range(rows):
                 folder.append_jsonl("rows.jsonl", {"n": number})
             raise error
@@ -321,10 +322,10 @@ def test_a_run_that_fails_before_any_result_leaves_no_folder(tmp_path: Path) -> 
     assert not path.exists()
     with pytest.raises(KeyboardInterrupt):
         fail(KeyboardInterrupt())
-    assert names(path) == ["config.yaml", "provenance.json"]
+    assert names(path) == ["config.yaml", "provenance.json", "shards"]
     with pytest.raises(OSError, match="full"):
         fail(OSError("full"), rows=1)
-    assert names(path) == ["config.yaml", "provenance.json", "rows.jsonl.partial"]
+    assert names(path) == ["config.yaml", "provenance.json", "rows.jsonl.partial", "shards"]
 
 
 def test_an_interrupted_replacement_can_be_repeated(
