@@ -115,7 +115,8 @@ def load_run(path: str | Path) -> Run:
         summary = pd.DataFrame()
     training = read_training(folder)
     if summary.empty and not generations.empty:
-        summary = tidy(summarize_generations(generations))
+        asked = read_yaml(folder / "config.yaml").get("eval") or {}
+        summary = tidy(summarize_generations(generations, asked))
     if summary.empty and training.empty:
         raise UserError(
             f"{folder} holds no results yet: no rows in generations.jsonl or summary.csv, and no "

@@ -6,19 +6,30 @@ something, with the report saying so.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import pandas as pd
 
 from eagle_lab.reports.acceptance import cycles, emitted_lengths
 from eagle_lab.reports.frames import SETTINGS
 
 
-def summarize_generations(generations: pd.DataFrame) -> pd.DataFrame:
-    """One row per method and recorded setting: counts, tau (micro and macro), tokens per second."""
+def summarize_generations(
+    generations: pd.DataFrame, asked: Mapping[str, Any] | None = None
+) -> pd.DataFrame:
+    """One row per method and recorded setting: counts, tau (micro and macro), tokens per second.
+
+    Args:
+        generations: rows so far.
+        asked: the run's `eval` section, for the settings that hold for all rows.
+    """
+    known = {name: (asked or {}).get(name) for name in ("batch_size", "temperature")}
     keys = ["method", *(column for column in SETTINGS if column in generations)]
     rows = []
     for values, group in generations.groupby(keys, sort=False, dropna=False):
         settings = dict(zip(keys, values, strict=True))
-        rows.append({**settings, **_measures(group.assign(label=str(settings["method"])))})
+        rows.append({**known, **settings, **_measures(group.assign(label=str(settings["method"])))})
     return pd.DataFrame(rows)
 
 

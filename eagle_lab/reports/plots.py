@@ -36,8 +36,8 @@ def tau_by_method(rows: pd.DataFrame) -> Plot | None:
         axes.set_xlim(left=min(0.9, axes.get_xlim()[0]))
     caption = (
         f"Mean tokens emitted per cycle, the target's own included ({conditions(rows)}). Marks: τ "
-        "macro, the mean over turns, with its 95 % bootstrap interval over questions; open "
-        "circles: τ micro, pooled over cycles. Plain decoding is exactly 1."
+        f"macro, the mean over turns{_with_interval(rows, 'tau_macro')}; open circles: τ micro, "
+        "pooled over cycles. Plain decoding is exactly 1."
     )
     return Plot("tau_by_method", "Acceptance length τ by method", caption, figure)
 
@@ -55,10 +55,17 @@ def speedup_by_method(rows: pd.DataFrame) -> Plot | None:
         axes.set_xlim(min(low, 0.9), max(high, 1.1))
         axes.set_xlabel("speedup over vanilla (ratio of wall time per emitted token)")
     caption = (
-        f"Wall-clock speedup over vanilla in the same run, prefill included ({conditions(rows)}), "
-        "with 95 % paired bootstrap intervals over questions. Right of the dashed line is faster."
+        f"Wall-clock speedup over vanilla in the same run, prefill included ({conditions(rows)})"
+        f"{_with_interval(rows, 'speedup')}. Right of the dashed line is faster."
     )
     return Plot("speedup_by_method", "Speedup by method", caption, figure)
+
+
+def _with_interval(rows: pd.DataFrame, name: str) -> str:
+    """What a caption says of the intervals; nothing where there are none."""
+    if rows[f"{name}_low"].isna().all():
+        return ""
+    return ", with 95 % intervals (paired bootstrap over questions)"
 
 
 def _rows_figure(rows: pd.DataFrame) -> tuple[Figure, Axes]:

@@ -97,6 +97,8 @@ def test_an_unfinished_run_says_so(tmp_path: Path):
     page = Page(make_report(write_bench(tmp_path / "run", finished=False)))
     assert "This run is unfinished" in page.text
     assert "Acceptance length τ by method" in page.text
+    assert "n = 16 questions, T = 0, batch size 1" in page.text
+    assert "the mean over turns; open circles" in page.text
     assert "Speedup by method" not in page.text
 
 
