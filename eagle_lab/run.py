@@ -46,6 +46,7 @@ def main() -> int:
     sys.argv[1:] = arguments
     failures.FAILED_JOBS.clear()
     warnings.formatwarning = _format_warning
+    shown = os.environ.get("HYDRA_FULL_ERROR", "0")
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then hands its errors to us instead of printing
     try:
         for flag in (word.partition("=")[0] for word in arguments if word.startswith("-")):
@@ -65,6 +66,8 @@ def main() -> int:
             raise
         print(failures.one_line(error), file=sys.stderr)
         return 1
+    finally:
+        os.environ["HYDRA_FULL_ERROR"] = shown
     return 1 if failures.FAILED_JOBS else 0
 
 

@@ -129,11 +129,7 @@ def row_key(seed: int, question_id: object, turn: int, repeat: int) -> int:
 
 
 class Coins:
-    """Coins of a batch of rows, one key per row.
-
-    Keys come from `row_key`: of neighbouring keys, one's coins of a purpose are another's of the
-    next purpose.
-    """
+    """Coins of a batch of rows, one key per row; equal keys toss equal coins."""
 
     def __init__(self, row_keys: Sequence[int] | np.ndarray):
         self.keys = np.asarray(row_keys, dtype=np.uint64)
@@ -148,7 +144,8 @@ class Coins:
         A position is the place in its row of the token that the coin decides.
         """
         places = positions.cpu().numpy().astype(np.uint64)
-        state = _mix(_mix(self.keys[:, None] + np.uint64(int(purpose))) ^ places)
+        state = _mix(_mix(self.keys)[:, None] + np.uint64(int(purpose)))
+        state = _mix(state ^ places)
         state = _mix(state[..., None] + _GOLDEN * np.arange(count, dtype=np.uint64))
         uniform = (state >> np.uint64(11)).astype(np.float64) * 2.0**-53
         return torch.from_numpy(uniform).to(positions.device)

@@ -71,6 +71,13 @@ def test_coins_depend_on_row_position_purpose_and_slot_but_not_on_neighbours():
     assert not torch.equal(tossed, coins.toss(places, Purpose.DRAFT, 2))
 
 
+def test_neighbouring_keys_share_no_coins():
+    tossed = [
+        Coins(range(50)).toss(torch.arange(5).expand(50, -1), purpose, 3) for purpose in Purpose
+    ]
+    assert len(torch.stack(tossed).flatten().unique()) == 50 * 5 * 3 * len(Purpose)
+
+
 def test_coins_are_uniform():
     """Mean and variance of 200,000 coins; each bound is missed with probability below 1e-8."""
     tossed = Coins(range(2000)).toss(torch.arange(100).expand(2000, -1), Purpose.ACCEPT)

@@ -18,7 +18,14 @@ from eagle_lab.data.store_writer import StoreWriter
 from eagle_lab.errors import UserError
 from eagle_lab.models.target import Target
 from eagle_lab.tasks.capture_progress import CaptureProgress, check_disk, size
-from eagle_lab.tasks.capture_setup import PROMPTS, Work, needed_bytes, work_from, writer_for
+from eagle_lab.tasks.capture_setup import (
+    PROMPTS,
+    Work,
+    needed_bytes,
+    settings_from,
+    work_from,
+    writer_for,
+)
 from eagle_lab.tasks.run_folder import RunFolder
 from eagle_lab.tasks.target import target_from
 
@@ -26,6 +33,8 @@ from eagle_lab.tasks.target import target_from
 def run(config: DictConfig) -> None:
     """Capture into `config.output_dir`."""
     console = Console()
+    if config.overwrite:  # a mistake must not cost the store that is there
+        settings_from(config), target_from(config)
     with RunFolder.open(config, task="capture") as folder:
         if folder.finished:
             console.print(f"this capture is finished: {folder.path}")

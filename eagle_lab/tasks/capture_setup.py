@@ -96,6 +96,19 @@ class Work:
     template: ChatTemplate
 
 
+def settings_from(config: DictConfig) -> CaptureSettings:
+    """How `data.*` wants prompts answered; UserError for a value that cannot be."""
+    asked = config.data
+    return CaptureSettings(
+        batch_size=asked.batch_size,
+        max_new_tokens=asked.max_new_tokens,
+        sampled_share=asked.sampled_share,
+        sampling=Sampling(asked.temperature, asked.top_p, asked.top_k),
+        seed=config.seed,
+        max_prompt_tokens=asked.max_prompt_tokens,
+    )
+
+
 def work_from(config: DictConfig, folder: RunFolder, target: Target) -> Work:
     """Source and plan as `data.*` asks for them.
 
@@ -112,14 +125,6 @@ def work_from(config: DictConfig, folder: RunFolder, target: Target) -> Work:
         recorded = {"batch_size": asked.batch_size}
         batches = reader.plan(lambda: answers)
         return Work(answers, batches, reader, recorded, asked.num_tokens, template)
-    settings = CaptureSettings(
-        batch_size=asked.batch_size,
-        max_new_tokens=asked.max_new_tokens,
-        sampled_share=asked.sampled_share,
-        sampling=Sampling(asked.temperature, asked.top_p, asked.top_k),
-        seed=config.seed,
-        max_prompt_tokens=asked.max_prompt_tokens,
-    )
     prompts: Source
     if asked.prompts == SELF_WRITTEN:
         prompts = SelfWritten(folder, target, config.seed, asked.num_prompts)
@@ -127,7 +132,7 @@ def work_from(config: DictConfig, folder: RunFolder, target: Target) -> Work:
         prompts = PromptSource(asked.prompts, asked.num_prompts, config.seed)
     if asked.num_tokens is None and prompts.count is None:
         raise UserError("a capture needs an end: set data.num_tokens or data.num_prompts")
-    answerer = AnswerQuestions(target, template, settings)
+    answerer = AnswerQuestions(target, template, settings_from(config))
     keys = ("batch_size", "max_new_tokens", "sampled_share", "temperature", "top_p", "top_k")
     recorded = {key: asked[key] for key in keys} | {"seed": config.seed}
     if asked.max_prompt_tokens is not None:

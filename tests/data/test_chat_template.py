@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import pytest
+
+from eagle_lab.data.chat import ChatTemplate, check_fits
+from eagle_lab.errors import UserError
+from eagle_lab.models.tiny import byte_tokenizer
 from tests.data.chat_tokenizers import (
     CHATML,
     CHATML_WITH_GENERATION,
@@ -13,10 +17,6 @@ from tests.data.chat_tokenizers import (
     metaspace_tokenizer,
     word_tokenizer,
 )
-
-from eagle_lab.data.chat import ChatTemplate, check_fits
-from eagle_lab.errors import UserError
-from eagle_lab.models.tiny import byte_tokenizer
 
 WORDS = ["user", "assistant", "system", "\n", "Hi", "Hello", " there", "More", "Good", " bye", " "]
 TWO_TURNS = [

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -221,7 +223,7 @@ def chains_by_hand(drafter: Eagle1, batch: PackedBatch, depth: int) -> Acceptanc
 
 def test_validation_is_real_chain_drafting(tmp_path: Path) -> None:
     """The counts of the last validation equal drafting each chain by itself."""
-    module, _ = train(tmp_path, fits={"max_epochs": 15}, noise=0.0, learning_rate=3e-2)
+    module, _ = train(tmp_path, fits={"max_epochs": 6}, noise=0.0, learning_rate=3e-2)
     data = fake_data(LENGTHS)
     expected = AcceptanceCounts(3)
     with torch.no_grad():
@@ -255,9 +257,15 @@ def test_the_start_is_validated_too(tmp_path: Path) -> None:
     assert result.val_rows[0]["val_tau"] == expected.expected_tau
 
 
-def test_a_time_budget_ends_the_run_with_a_validation(tmp_path: Path) -> None:
-    _, result = train(tmp_path, fits={"max_epochs": None, "max_minutes": 0.02})
-    assert result.minutes >= 0.02
+def test_a_time_budget_ends_the_run_with_a_validation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a clock that ticks a second whenever it is read."""
+    seconds = itertools.count()
+    clock = SimpleNamespace(monotonic=lambda: float(next(seconds)))
+    monkeypatch.setattr("eagle_lab.training.callbacks.time", clock)
+    _, result = train(tmp_path, fits={"max_epochs": None, "max_minutes": 2.0})
+    assert result.minutes >= 2.0
     assert result.val_rows[-1]["step"] == result.num_steps
     rates = [row["learning_rate"] for row in result.train_rows]
     assert rates[-1] < 0.2 * max(rates)  # the schedule follows the clock

@@ -53,7 +53,7 @@ def test_every_step_is_what_drafting_the_chain_gives(inner_norm: bool) -> None:
         step, predicted = rollout.advance()
         for row, output in zip(step.rows.tolist(), predicted, strict=True):
             expected = chain_by_hand(drafter, batch, row, index)
-            torch.testing.assert_close(output, expected, rtol=1e-4, atol=1e-4)
+            torch.testing.assert_close(output, expected, rtol=1e-3, atol=1e-3)
             compared += 1
     assert compared > 20
 
