@@ -73,7 +73,6 @@ def main() -> int:
 
 def _job(config: DictConfig) -> None:
     """One job of this process; its failure is printed and counted, so that a sweep goes on."""
-    root = Path(config.output_dir)
     name = _place_in_sweep(config)
     try:
         check(config)
@@ -83,6 +82,7 @@ def _job(config: DictConfig) -> None:
             importlib.import_module("eagle_lab.tasks.job").reset(config.seed, config.threads)
         module.run(config)
     except KeyboardInterrupt:
+        root = Path(config.output_dir).parent if name else Path(config.output_dir)
         kept = f"; output_dir={root} on the same command goes on from here"
         raise KeyboardInterrupt(kept if root.is_dir() else "") from None
     except Exception as error:
