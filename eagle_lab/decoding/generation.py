@@ -81,7 +81,8 @@ class Record:
                 to the prefill and to no cycle.
 
         Returns:
-            Places, among the rows so far, of those that go on.
+            Places, among the rows so far, of those that go on, in their new order: the last ones
+            fill the gaps, so that few rows of a large state move.
         """
         drafted = None if num_nodes is None else num_nodes.tolist()
         going_on = []
@@ -97,6 +98,7 @@ class Record:
                 self._on_tokens(row, emitted)
             if not generation.finished_by:
                 going_on.append(place)
+        going_on = _gaps_filled(going_on)
         self.rows = [self.rows[place] for place in going_on]
         return going_on
 
@@ -143,3 +145,13 @@ class Record:
                 length = len(generation.prompt_tokens) + len(generation.tokens) - 1
                 generation.features = torch.cat(self._features[row])[:length]
         return self.generations
+
+
+def _gaps_filled(places: list[int]) -> list[int]:
+    """Ascending places, reordered so that all below their number stay where they are.
+
+    [0, 2, 3, 5] -> [0, 5, 2, 3]
+    """
+    staying = set(places)
+    movers = [place for place in places if place >= len(places)]
+    return [place if place in staying else movers.pop() for place in range(len(places))]

@@ -91,13 +91,19 @@ class TreeCache:
         self.advance(counts)
 
     def select(self, rows: Sequence[int]) -> None:
-        """Keep only the chosen rows."""
+        """Keep only the chosen rows, in the order given; rows that keep their place cost nothing.
+
+        The memory of dropped rows is given back when the cache next grows.
+        """
         index = torch.as_tensor(rows, dtype=torch.long, device=self.lengths.device)
         self.lengths = self.lengths[index]
         self.max_length = int(self.lengths.max()) if len(rows) else 0
         self._rows = torch.arange(len(rows), device=self.lengths.device)
         if self._store is not None:
-            self._store = self._store[:, :, index, : max(self.max_length, 1)].contiguous()
+            moved = [place for place, row in enumerate(rows) if place != row]
+            if moved:
+                self._store[:, :, moved] = self._store[:, :, index[moved]]
+            self._store = self._store[:, :, : len(rows)]
 
 
 class TreePass:
