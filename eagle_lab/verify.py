@@ -119,12 +119,10 @@ def _follow_target(tree: DraftTree, target_token: Callable[[Tensor, int], Tensor
     num_accepted, own_token = torch.zeros_like(node), torch.zeros_like(node)
     walking = torch.ones_like(node, dtype=torch.bool)
     path = [node]
-    candidates = tree.valid.clone()
-    candidates[:, 0] = False
     for depth in range(tree.max_depth + 1):
         token = target_token(node, depth)
         own_token = torch.where(walking, token, own_token)
-        children = candidates & (tree.parents == node[:, None])
+        children = tree.candidates & (tree.parents == node[:, None])
         match = children & (tree.tokens == token[:, None])
         walking = walking & match.any(1)
         node = torch.where(walking, match.int().argmax(1), node)
@@ -149,7 +147,7 @@ def _reject_drawn(
     path = torch.zeros(len(rows), tree.max_depth + 1, dtype=torch.long, device=rows.device)
     for column in range(1, tree.num_columns):
         token = tree.tokens[:, column]
-        at_stake = tree.valid[:, column] & (tree.parents[:, column] == node)
+        at_stake = tree.candidates[:, column] & (tree.parents[:, column] == node)
         p, q = residual[rows, token], proposal[rows, token]
         left = _normalised((residual - proposal).clamp(min=0))
         exhausted = left.sum(-1) == 0  # p <= q everywhere: nothing else to draw from

@@ -62,10 +62,12 @@ class DraftTree:
     Attributes:
         tokens: [B, N] token ids; column 0 is the root, the last emitted token.
         parents: [B, N] column of the parent, smaller than the column itself; the root's is 0.
-        valid: [B, N] False for padding, which is never accepted.
+        valid: [B, N] False for padding.
+        candidates: [B, N] True for nodes that verification may accept: neither the root, nor
+            padding, nor nodes that are in the pass for their scores alone (Lookahead's window).
         depths: [B, N] distance from the root.
         ancestors: [B, N, N] ancestor-or-self, see `ancestors_of`.
-        max_depth: upper bound of `depths`, known without a look at the device.
+        max_depth: upper bound of the candidates' depths, known without a look at the device.
         draft_probs: [B, N, V] law from which the children of each node were drawn without
             replacement, in the order of their columns; None if children were chosen (top-k,
             copies), which makes each proposal a point mass.
@@ -74,6 +76,7 @@ class DraftTree:
     tokens: Tensor
     parents: Tensor
     valid: Tensor
+    candidates: Tensor
     depths: Tensor
     ancestors: Tensor
     max_depth: int
@@ -87,15 +90,22 @@ class DraftTree:
         *,
         max_depth: int,
         valid: Tensor | None = None,
+        candidates: Tensor | None = None,
         draft_probs: Tensor | None = None,
     ) -> DraftTree:
-        """Derive depths and ancestors from `tokens` and `parents` (both [B, N])."""
+        """Derive depths and ancestors from `tokens` and `parents` (both [B, N]).
+
+        `candidates` are all valid nodes by default.
+        """
         if valid is None:
             valid = torch.ones_like(tokens, dtype=torch.bool)
+        if candidates is None:
+            candidates = valid.clone()
+            candidates[:, 0] = False
         ancestors = ancestors_of(parents, valid)
         depths = ancestors.sum(-1) - 1
         max_depth = min(max_depth, tokens.shape[1] - 1)
-        return cls(tokens, parents, valid, depths, ancestors, max_depth, draft_probs)
+        return cls(tokens, parents, valid, candidates, depths, ancestors, max_depth, draft_probs)
 
     @classmethod
     def root_only(cls, roots: Tensor) -> DraftTree:
@@ -155,5 +165,5 @@ class DraftTree:
         return self.tokens.shape[1]
 
     def num_nodes(self) -> Tensor:
-        """Drafted nodes per row [B], the root and padding not counted."""
-        return self.valid[:, 1:].sum(1)
+        """Drafted nodes per row [B]: its candidates."""
+        return self.candidates.sum(1)
