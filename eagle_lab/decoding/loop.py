@@ -54,7 +54,7 @@ def decode(
         return []
     if row_keys is None:
         row_keys = [row_key(0, row, 0, 0) for row in range(len(prompts))]
-    clock = _Clock(target.device)
+    clock = Clock(target.device)
     record = Record(prompts, max_new_tokens, target.eos_ids, on_tokens, keep_features)
     context = Context(
         tokens=[list(prompt) for prompt in prompts],
@@ -138,7 +138,7 @@ def check_fits(
             )
 
 
-class _Clock:
+class Clock:
     """Wall-clock laps that wait for the device."""
 
     def __init__(self, device: torch.device):
