@@ -14,8 +14,8 @@ from typing import Any
 
 from lightning.pytorch import Callback, Trainer
 
+from eagle_lab.training.base import TrainingModule, mean_losses
 from eagle_lab.training.callbacks import TimeBudget
-from eagle_lab.training.module import DrafterModule, mean_losses
 
 log = logging.getLogger(__name__)
 Row = dict[str, Any]
@@ -71,7 +71,7 @@ class Curve(Callback):
         )  # fmt: skip
         self.write(self.train_rows, self.val_rows)
 
-    def _add_train_row(self, trainer: Trainer, pl_module: DrafterModule) -> None:
+    def _add_train_row(self, trainer: Trainer, pl_module: TrainingModule) -> None:
         seconds = max(time.monotonic() - self._since, 1e-9)
         speed = (self.num_tokens - self._tokens_then) / seconds
         row = self._place(trainer) | training_row(pl_module) | {"tokens_per_second": speed}
@@ -114,7 +114,7 @@ class Curve(Callback):
         self.num_tokens = state_dict["num_tokens"]
 
 
-def training_row(module: DrafterModule) -> Row:
+def training_row(module: TrainingModule) -> Row:
     """Losses and greedy agreement with the text since the last row, by training-time step."""
     settings = module.settings
     row: Row = {"loss": 0.0, "feature_loss": 0.0, "token_loss": 0.0}
@@ -130,7 +130,7 @@ def training_row(module: DrafterModule) -> Row:
     return row
 
 
-def validation_row(module: DrafterModule) -> Row:
+def validation_row(module: TrainingModule) -> Row:
     """Expected chain tau, conditional acceptance by depth, step-0 losses."""
     feature, token = mean_losses(module.val_sums)
     shares = enumerate(module.val_counts.conditional.tolist(), start=1)

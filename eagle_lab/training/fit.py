@@ -1,4 +1,4 @@
-"""Run Lightning's trainer over a drafter, and pick the weights that validated best.
+"""Run Lightning's trainer over a drafter or draft model, and pick the weights that validated best.
 
 A folder holds `last.ckpt` (where training stands) and `best.ckpt` (longest expected chain). Which
 checkpoint to go on from is decided here, never by Lightning's own search, which starts afresh in
@@ -22,9 +22,9 @@ from lightning.pytorch import Trainer
 
 from eagle_lab.data.datamodule import DrafterDataModule
 from eagle_lab.errors import UserError
+from eagle_lab.training.base import TrainingModule
 from eagle_lab.training.callbacks import BEST, LAST, LastCheckpoint, TimeBudget, best_checkpoint
 from eagle_lab.training.curve import Curve, Row, validation_row
-from eagle_lab.training.module import DrafterModule
 from eagle_lab.training.settings import PRECISIONS, FitSettings
 
 log = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ def last_checkpoint(folder: Path) -> Path | None:
 
 
 def fit(
-    module: DrafterModule,
+    module: TrainingModule,
     data: DrafterDataModule,
     folder: Path,
     settings: FitSettings,
@@ -72,7 +72,7 @@ def fit(
     curve = Curve(clock, settings.log_every_steps, write)
     last = LastCheckpoint(folder / LAST, settings.checkpoint_minutes)
     best = best_checkpoint(folder)
-    device = module.drafter.fc.weight.device
+    device = next(module.parameters()).device
     if settings.max_epochs is not None:
         steps_per_epoch = math.ceil(data.num_train_batches / settings.accumulate)
         module.num_steps = settings.max_epochs * steps_per_epoch
@@ -113,9 +113,9 @@ def fit(
 
 
 @torch.no_grad()
-def _validate_start(module: DrafterModule, data: DrafterDataModule) -> Row:
+def _validate_start(module: TrainingModule, data: DrafterDataModule) -> Row:
     """What the weights are worth before the first step."""
-    device = module.drafter.fc.weight.device
+    device = next(module.parameters()).device
     module.on_validation_epoch_start()
     for index, batch in enumerate(data.val_dataloader()):
         module.validation_step(batch.to(device), index)
@@ -124,7 +124,7 @@ def _validate_start(module: DrafterModule, data: DrafterDataModule) -> Row:
 
 
 def _run(
-    trainer: Trainer, module: DrafterModule, data: DrafterDataModule, checkpoint: Path | None
+    trainer: Trainer, module: TrainingModule, data: DrafterDataModule, checkpoint: Path | None
 ) -> None:
     if checkpoint is not None:
         log.info("going on from %s", checkpoint)
@@ -139,7 +139,7 @@ def _run(
         raise UserError(f"{checkpoint} is of another drafter: {reason}") from error
 
 
-def _load_best(module: DrafterModule, path: Path) -> None:
+def _load_best(module: TrainingModule, path: Path) -> None:
     if path.is_file():
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
         module.load_state_dict(checkpoint["state_dict"], strict=True)
