@@ -16,14 +16,14 @@ import torch
 from torch import Tensor, nn
 from transformers import LlamaConfig
 from transformers.activations import ACT2FN
-from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, rotate_half
 
 
 class Attend(Protocol):
     """Attention of rotated queries over this call's keys and whatever the caller remembers."""
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """query [B, heads, N, d]; key, value [B, kv_heads, N, d] -> [B, heads, N, d]."""
+        """query [B, heads, n, d]; key, value [B, kv_heads, N, d] -> [B, heads, n, d]."""
         ...
 
 
@@ -76,13 +76,20 @@ class Attention(nn.Module):
         self.v_proj = nn.Linear(input_size, num_kv_heads * head_dim, bias=False)
         self.o_proj = nn.Linear(num_heads * head_dim, hidden_size, bias=False)
 
-    def forward(self, hidden: Tensor, rotary: tuple[Tensor, Tensor], attend: Attend) -> Tensor:
-        """hidden [B, N, input] -> [B, N, H]."""
-        query = self._heads(self.q_proj(hidden))
+    def forward(
+        self,
+        hidden: Tensor,
+        rotary: tuple[Tensor, Tensor],
+        attend: Attend,
+        columns: Tensor | None = None,
+    ) -> Tensor:
+        """hidden [B, N, input] -> [B, n, H]: all columns are keys, `columns` [n] are queries."""
         key = self._heads(self.k_proj(hidden))
         value = self._heads(self.v_proj(hidden))
-        query, key = apply_rotary_pos_emb(query, key, *rotary)
-        attended = attend(query, key, value)  # [B, heads, N, d]
+        query = self._heads(self.q_proj(_take(hidden, columns)))
+        key = _rotated(key, *rotary)
+        query = _rotated(query, *(_take(part, columns) for part in rotary))
+        attended = attend(query, key, value)  # [B, heads, n, d]
         return self.o_proj(attended.transpose(1, 2).flatten(2))
 
     def _heads(self, projected: Tensor) -> Tensor:
@@ -121,11 +128,28 @@ class DecoderLayer(nn.Module):
         self.post_attention_layernorm = mlp_norm
         self.mlp = mlp
 
-    def forward(self, hidden: Tensor, rotary: tuple[Tensor, Tensor], attend: Attend) -> Tensor:
-        """hidden [B, N, H] -> [B, N, H]."""
+    def forward(
+        self,
+        hidden: Tensor,
+        rotary: tuple[Tensor, Tensor],
+        attend: Attend,
+        columns: Tensor | None = None,
+    ) -> Tensor:
+        """hidden [B, N, H] -> [B, n, H], of the chosen `columns` [n] or of all."""
         attention_input = hidden if self.input_layernorm is None else self.input_layernorm(hidden)
-        hidden = hidden + self.self_attn(attention_input, rotary, attend)
+        attended = self.self_attn(attention_input, rotary, attend, columns)
+        hidden = _take(hidden, columns) + attended
         return hidden + self.mlp(self.post_attention_layernorm(hidden))
+
+
+def _take(states: Tensor, columns: Tensor | None) -> Tensor:
+    """The chosen columns of [B, N, ...], all of them by default."""
+    return states if columns is None else states[:, columns]
+
+
+def _rotated(states: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+    """Rotary positions on one of query and key [B, heads, N, d]; cosine, sine [B, N, d]."""
+    return states * cosine[:, None] + rotate_half(states) * sine[:, None]
 
 
 def full_attention_rope(config: Any) -> dict[str, Any]:

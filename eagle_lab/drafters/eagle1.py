@@ -141,7 +141,12 @@ class Eagle1(nn.Module):
         return self
 
     def forward(
-        self, tokens: Tensor, features: Tensor, positions: Tensor, attend: blocks.Attend
+        self,
+        tokens: Tensor,
+        features: Tensor,
+        positions: Tensor,
+        attend: blocks.Attend,
+        columns: Tensor | None = None,
     ) -> Tensor:
         """One pass of the drafter over columns of pairs.
 
@@ -150,18 +155,18 @@ class Eagle1(nn.Module):
             features: f_i (the target's, or the drafter's own output) [B, N, H].
             positions: i, [B, N]; siblings share one.
             attend: attention over the past, see `blocks.Attend`.
+            columns: [n] the columns whose output is wanted, the others give keys and values only;
+                None wants all.
 
         Returns:
-            f̂_{i+1} [B, N, H], un-normed.
+            f̂_{i+1} [B, n, H], un-normed.
         """
         assert self.attached is not None, "attach(target) comes first"
         features = features.to(self.fc.weight.dtype)
         embedded = self.attached.embedding(tokens).to(features.dtype)  # [B, N, H]
         hidden = self.fc(torch.cat((embedded, features), dim=-1))
         rotary = self.rotary(hidden, positions)
-        for layer in self.layers:
-            hidden = layer(hidden, rotary, attend)
-        return hidden
+        return self.layers[0](hidden, rotary, attend, columns)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Draft logits, float32: [..., H] -> [..., D] (or [..., V] with the full vocabulary)."""

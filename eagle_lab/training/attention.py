@@ -1,8 +1,9 @@
 """Attention of training-time test steps over packed conversations.
 
-At step 0 a row sees the rows of its own conversation up to itself. At step s row p also sees its
-own keys of steps 1 … s, and of no other row's: just what a chain drafted from p would find in the
-drafter's cache. For one conversation of three rows at step 2 (1 = attend):
+At step 0 a row sees the rows of its own conversation up to itself; rows that do not count give
+keys only. At step s row p also sees its own keys of steps 1 … s, and of no other row's: just what
+a chain drafted from p would find in the drafter's cache.
+For one conversation of three rows at step 2 (1 = attend):
 
             step-0 keys   step-1 keys   step-2 keys
     row 0     1 0 0         1 0 0         1 0 0
@@ -23,7 +24,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 
 def training_test_mask(rows: Tensor, num_keys: int, step: int) -> Tensor:
-    """The mask of one conversation at `step` >= 1, bool [n, num_keys + step·n].
+    """The mask of one conversation at `step`, bool [n, num_keys + step·n].
 
     Args:
         rows: index within the conversation of each of the n rows that count, ascending.
@@ -37,43 +38,32 @@ def training_test_mask(rows: Tensor, num_keys: int, step: int) -> Tensor:
 class TrainingTestAttention:
     """An `attend` for the drafter that remembers the keys of earlier steps.
 
-    Call order: step 0 with all P rows, then for each further step `select(rows)` with the rows
-    that still count (a subset of the step before), then the drafter.
+    Call order for each step: `select(rows)` with the rows that count (a subset of the step
+    before), then the drafter; at step 0 with keys of all P rows, later of those rows alone.
     """
 
     def __init__(self, lengths: list[int]) -> None:
         self.lengths = lengths
         self.starts = [0, *itertools.accumulate(lengths)]
-        self.rows: list[Tensor] = []  # of steps 1, 2, …; flat indices, ascending
+        self.rows: list[Tensor] = []  # of each step; flat indices, ascending
         self.keys: list[Tensor] = []
         self.values: list[Tensor] = []
 
     def select(self, rows: Tensor) -> None:
-        """Flat indices, ascending, of the rows that the next call holds."""
+        """Flat indices, ascending, of the rows that the next call asks about."""
         self.rows.append(rows)
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """query [1, heads, n, d], key and value [1, kv_heads, n, d] -> [1, heads, n, d]."""
+        """query [1, heads, n, d], key and value [1, kv_heads, P or n, d] -> [1, heads, n, d]."""
         self.keys.append(key)
         self.values.append(value)
-        return self._causal(query) if len(self.keys) == 1 else self._with_diagonals(query)
-
-    def _causal(self, query: Tensor) -> Tensor:
-        documents = (part.split(self.lengths, dim=2) for part in (query, *self.keys, *self.values))
-        attended = [
-            scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
-            for q, k, v in zip(*documents, strict=True)
-        ]
-        return torch.cat(attended, dim=2)
-
-    def _with_diagonals(self, query: Tensor) -> Tensor:
-        rows, step = self.rows[-1], len(self.rows)
+        rows, step = self.rows[-1], len(self.rows) - 1
         bounds = torch.searchsorted(rows, torch.tensor(self.starts, device=rows.device))
         num_rows = bounds.diff().tolist()  # of each document
         queries = query.split(num_rows, dim=2)
         keys = self._by_document(self.keys, num_rows)
         values = self._by_document(self.values, num_rows)
-        attended = []
+        attended = [query[:, :, :0]]
         for number, own_rows in enumerate(rows.split(num_rows)):
             if len(own_rows) == 0:
                 continue
@@ -89,7 +79,7 @@ class TrainingTestAttention:
         """What each document's rows attend over, [1, kv_heads, T + step·n, d] each."""
         rows = self.rows[-1]
         columns = [kept[0].split(self.lengths, dim=2)]
-        for earlier, states in zip(self.rows, kept[1:], strict=True):
+        for earlier, states in zip(self.rows[1:], kept[1:], strict=True):
             places = torch.searchsorted(earlier, rows)  # a step's rows are among the earlier one's
             columns.append(states.index_select(2, places).split(num_rows, dim=2))
         return [torch.cat(parts, dim=2) for parts in zip(*columns, strict=True)]

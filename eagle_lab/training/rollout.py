@@ -50,9 +50,12 @@ class Rollout:
     def _first(self, features: Tensor) -> tuple[Step, Tensor]:
         batch = self.batch
         tokens, positions = next_tokens(batch), batch.positions
-        output = self.drafter(tokens[None], features[None], positions[None], self._attend)[0]
         step = take_step(batch, 0)
-        return step, output[step.rows]
+        self._attend.select(step.rows)
+        output = self.drafter(
+            tokens[None], features[None], positions[None], self._attend, step.rows
+        )
+        return step, output[0]
 
     def _later(self, among: Tensor) -> tuple[Step, Tensor]:
         step = take_step(self.batch, self._num_steps, among)
