@@ -22,7 +22,7 @@ _ROUND = 64
 
 
 class TreeCache:
-    """Keys and values of all layers, [L, 2, B, C, kv, d], allocated at the first write.
+    """Keys and values of all layers, [L, 2, B, kv, C, d], allocated at the first write.
 
     Attributes:
         lengths: [B] committed slots of each row.
@@ -48,25 +48,25 @@ class TreeCache:
         columns = torch.arange(offset, offset + num_columns, device=key.device)
         slots = self.lengths[:, None] + columns
         rows = self._rows[:, None]
-        store[layer, 0, rows, slots] = key.transpose(1, 2)
-        store[layer, 1, rows, slots] = value.transpose(1, 2)
-        seen = store[layer, :, :, :attended].transpose(2, 3)
+        store[layer, 0, rows, :, slots] = key.transpose(1, 2)
+        store[layer, 1, rows, :, slots] = value.transpose(1, 2)
+        seen = store[layer, :, :, :, :attended]
         return seen[0], seen[1]
 
     def _reserve(self, capacity: int, like: Tensor) -> Tensor:
         """The store with room for `capacity` slots; growing copies what is committed."""
         store = self._store
-        if store is not None and store.shape[3] >= capacity:
+        if store is not None and store.shape[4] >= capacity:
             return store
         if store is not None:
-            capacity = max(capacity, store.shape[3] * 3 // 2)
+            capacity = max(capacity, store.shape[4] * 3 // 2)
         capacity = -(-capacity // _ROUND) * _ROUND
         batch, num_kv, _, width = like.shape
-        shape = (self.num_layers, 2, batch, capacity, num_kv, width)
+        shape = (self.num_layers, 2, batch, num_kv, capacity, width)
         # Zeros, not garbage: masked slots take part in the products, and 0 * NaN is NaN.
         grown = torch.zeros(shape, dtype=like.dtype, device=like.device)
         if store is not None:
-            grown[:, :, :, : store.shape[3]] = store
+            grown[..., : store.shape[4], :] = store
         self._store = grown
         return grown
 
@@ -87,7 +87,7 @@ class TreeCache:
             source = torch.where(moved, path, steps) + self.lengths[:, None]
             target = steps + self.lengths[:, None]
             rows = self._rows[:, None]
-            self._store[:, :, rows, target] = self._store[:, :, rows, source]
+            self._store[:, :, rows, :, target] = self._store[:, :, rows, :, source]
         self.advance(counts)
 
     def select(self, rows: Sequence[int]) -> None:
