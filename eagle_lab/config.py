@@ -51,7 +51,7 @@ class DrafterConfig:
 class DataConfig:
     """Prompts, capture and feature store."""
 
-    store: str | None = None
+    store: Any = None  # a folder or several
     prompts: str = MISSING
     answers: str | None = None
     num_prompts: int | None = None
@@ -136,6 +136,18 @@ class TrainerConfig:
 
 
 @dataclass
+class ProfileConfig:
+    """Passes that a profile times; read by `tasks.profile`."""
+
+    batch_sizes: list[int] = MISSING
+    contexts: list[int] = MISSING
+    num_tokens: list[int] = MISSING
+    repeats: int = MISSING
+    decode_tokens: int = MISSING
+    run: str | None = None
+
+
+@dataclass
 class LoggerConfig:
     """Where training curves go."""
 
@@ -148,6 +160,8 @@ class ReportConfig:
 
     run: str | None = None
     claim: str | None = None
+    claims: str | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass
@@ -169,6 +183,7 @@ class Config:
     eval: EvalConfig = field(default_factory=EvalConfig)
     grid: GridConfig = field(default_factory=GridConfig)
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    profile: ProfileConfig = field(default_factory=ProfileConfig)
     logger: LoggerConfig = field(default_factory=LoggerConfig)
     report: ReportConfig = field(default_factory=ReportConfig)
 

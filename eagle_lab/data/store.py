@@ -139,6 +139,12 @@ class FeatureStore(torch.utils.data.Dataset[Conversation]):
         return [str(name) for shard in self._shards for name in shard["conversations"]]
 
     @property
+    def digest(self) -> str:
+        """Hash of what the features depend on and of which conversations there are."""
+        text = "".join(shard["sha256"] for shard in self._shards) + self.index["fingerprint"]
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    @property
     def feature_width(self) -> int:
         """F."""
         return int(self.index["feature_width"])

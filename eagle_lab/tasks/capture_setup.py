@@ -157,7 +157,7 @@ def writer_for(config: DictConfig, folder: RunFolder, target: Target, work: Work
                 "computed": _plain(target.dtype),
                 "device": target.device.type,
             },
-            "data": {**work.source.describe(), **work.settings, "num_tokens": work.max_tokens},
+            "data": {**work.source.describe(), **work.settings},
         }
     )
     details = {

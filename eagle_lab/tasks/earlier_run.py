@@ -17,6 +17,8 @@ from eagle_lab.errors import UserError
 CONFIG_HEADER = "# Configuration of this run, resolved; written by eagle_lab\n"
 # Where a run lies and whether it replaces another is no part of what it is
 _NOT_COMPARED = ("output_dir", "overwrite")
+# A capture is a sequence of batches: at which of them it ends may be changed while it is unfinished
+_END_OF_CAPTURE = "data.num_tokens"
 # Tasks whose results depend on the contents of the file `eval.prompts`
 _ASK_QUESTIONS = ("bench", "sweep", "quickstart")
 
@@ -61,7 +63,10 @@ def earlier_run(
     record = json.loads(provenance_file.read_text("utf-8")) if provenance_file.exists() else None
     there = OmegaConf.load(config_file)
     assert isinstance(there, DictConfig)
-    differences = _differences(there, asked)
+    unfinished_capture = bool(record) and record["task"] == "capture" and not _finished(record)
+    differences = _differences(
+        there, asked, ignored=_END_OF_CAPTURE if unfinished_capture else None
+    )
     hash_key = "prompts_sha256"
     if record and not differences and record.get(hash_key) != prompts.get(hash_key):
         differences = [f"contents of {prompts.get('prompts')} have changed"]
@@ -88,12 +93,16 @@ def _empty(path: Path) -> None:
     (path / "config.yaml").unlink()
 
 
-def _differences(there: DictConfig, asked: DictConfig) -> list[str]:
+def _finished(record: Mapping[str, Any]) -> bool:
+    return record["status"] == "finished"
+
+
+def _differences(there: DictConfig, asked: DictConfig, ignored: str | None) -> list[str]:
     old, new = _flat(OmegaConf.to_container(there)), _flat(OmegaConf.to_container(asked))
     return [
         f"{key} is {old.get(key, 'absent')} there, {new.get(key, 'absent')} now"
         for key in sorted(old.keys() | new.keys())
-        if old.get(key, _ABSENT) != new.get(key, _ABSENT)
+        if key != ignored and old.get(key, _ABSENT) != new.get(key, _ABSENT)
     ]
 
 

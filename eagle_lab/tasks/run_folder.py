@@ -62,8 +62,9 @@ class RunFolder:
         try:
             record = earlier_run(path, asked, prompts, overwrite=bool(config.overwrite))
             start = {"start": provenance.now(), **provenance.collect(str(config.device))}
-            if record is None:
+            if record is None or record["status"] != "finished":
                 files.write_text(path / "config.yaml", CONFIG_HEADER + OmegaConf.to_yaml(asked))
+            if record is None:
                 record = {"task": task, "status": "running", **start, "end": None}
                 keys = ("dtype", "threads", "seed")
                 record |= {key: config[key] for key in keys} | prompts | {"resumed": []}

@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from eagle_lab.data.data_settings import DataSettings
 from eagle_lab.data.datamodule import DrafterDataModule, check_store
-from eagle_lab.data.store import FeatureStore
+from eagle_lab.data.joined_store import JoinedStore
 from eagle_lab.drafters.checkpoint import KINDS, save_drafter
 from eagle_lab.drafters.eagle1 import Eagle1
 from eagle_lab.errors import UserError, choose
@@ -74,20 +74,21 @@ def train(folder: RunFolder, config: DictConfig, target: Target) -> Path:
 
 
 def data_from(config: DictConfig, target: Target) -> DrafterDataModule:
-    """The data of the store that `data.store` names, checked against the target."""
+    """The data of the stores that `data.store` names, checked against the target."""
     store = store_from(config)
     check_store(store, target)
     return DrafterDataModule(store, _settings(DataSettings, config.trainer, seed=config.seed))
 
 
-def store_from(config: DictConfig) -> FeatureStore:
-    """The store that `data.store` names."""
-    if config.data.store is None:
+def store_from(config: DictConfig) -> JoinedStore:
+    """The stores that `data.store` names."""
+    if not config.data.store:
         raise UserError(
             "data.store is not set: give the folder of a feature store, as written by "
             "+experiment=capture"
         )
-    return FeatureStore.open(config.data.store)
+    folders = config.data.store
+    return JoinedStore.open([folders] if isinstance(folders, str) else list(folders))
 
 
 def drafter_from(
@@ -146,14 +147,14 @@ def write_curve(folder: RunFolder, train_rows: list[Row], val_rows: list[Row]) -
 def summarise(config: DictConfig, data: DrafterDataModule, result: FitResult) -> dict[str, Any]:
     """What the drafter's folder tells of its training."""
     store = data.store
-    assert isinstance(store, FeatureStore)
+    assert isinstance(store, JoinedStore)
     return {
         "validation": result.best_row,
         "num_steps": result.num_steps,
         "minutes": result.minutes,
         "data": {
             **dataclasses.asdict(data.counts),
-            "store_fingerprint": store.index["fingerprint"],
+            "store_digest": store.digest,
         },
         "recipe": OmegaConf.to_container(config.trainer, resolve=True),
         "seed": config.seed,

@@ -52,7 +52,7 @@ def cached_choices(
     """`greedy_choices`, read from `folder` if they were computed there for this store before."""
     path, key = (
         folder / FILE,
-        {"store": store.index["fingerprint"], "choice": _digest(store, indices)},
+        {"store": store.digest, "conversations": str(hash(tuple(indices)))},
     )
     try:
         with safe_open(path, framework="pt") as file:
@@ -71,9 +71,3 @@ def cached_choices(
     save_file(tensors, partial, metadata=key)
     partial.replace(path)
     return choices
-
-
-def _digest(store: Any, indices: Sequence[int]) -> str:
-    return (
-        f"{store.index['num_tokens']} tokens, {len(indices)} conversations, {hash(tuple(indices))}"
-    )

@@ -157,8 +157,14 @@ def _check_validated(settings: FitSettings, num_steps: float) -> None:
 
 def _precision(name: str, device: torch.device) -> str:
     if name == "auto":
-        name = "bfloat16" if device.type == "cuda" else "float32"
+        name = "bfloat16" if device.type == "cuda" or _multiplies_bfloat16() else "float32"
     return PRECISIONS[name]
+
+
+def _multiplies_bfloat16() -> bool:
+    """Whether this CPU has instructions for products in bfloat16; emulation is slow."""
+    found = getattr(torch.cpu, "get_capabilities", dict)()
+    return any(found.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16"))
 
 
 def _validation(settings: FitSettings) -> dict[str, Any]:

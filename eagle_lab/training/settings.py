@@ -70,7 +70,8 @@ class FitSettings:
         max_epochs, max_minutes: whichever ends first; None sets no limit, one must be set.
         accumulate: batches per optimiser step.
         clip_norm: largest norm of all gradients together.
-        precision: float32, bfloat16 (autocast, float32 weights), or auto (bfloat16 on CUDA).
+        precision: float32, bfloat16 (autocast, float32 weights), or auto (bfloat16 on CUDA
+            and on CPUs with instructions for it).
         val_every_steps: optimiser steps between validations; None validates after each epoch.
         log_every_steps: optimiser steps between rows of the training curve.
         checkpoint_minutes: time between saves of last.ckpt.
