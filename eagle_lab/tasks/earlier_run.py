@@ -63,10 +63,8 @@ def earlier_run(
     record = json.loads(provenance_file.read_text("utf-8")) if provenance_file.exists() else None
     there = OmegaConf.load(config_file)
     assert isinstance(there, DictConfig)
-    unfinished_capture = bool(record) and record["task"] == "capture" and not _finished(record)
-    differences = _differences(
-        there, asked, ignored=_END_OF_CAPTURE if unfinished_capture else None
-    )
+    ignored = _END_OF_CAPTURE if _is_unfinished_capture(record) else None
+    differences = _differences(there, asked, ignored)
     hash_key = "prompts_sha256"
     if record and not differences and record.get(hash_key) != prompts.get(hash_key):
         differences = [f"contents of {prompts.get('prompts')} have changed"]
@@ -93,8 +91,8 @@ def _empty(path: Path) -> None:
     (path / "config.yaml").unlink()
 
 
-def _finished(record: Mapping[str, Any]) -> bool:
-    return record["status"] == "finished"
+def _is_unfinished_capture(record: Mapping[str, Any] | None) -> bool:
+    return record is not None and record["task"] == "capture" and record["status"] != "finished"
 
 
 def _differences(there: DictConfig, asked: DictConfig, ignored: str | None) -> list[str]:

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -163,7 +163,7 @@ def _precision(name: str, device: torch.device) -> str:
 
 def _multiplies_bfloat16() -> bool:
     """Whether this CPU has instructions for products in bfloat16; emulation is slow."""
-    found = getattr(torch.cpu, "get_capabilities", dict)()
+    found: Mapping[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
     return any(found.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16"))
 
 
