@@ -5,6 +5,7 @@ import torch
 
 from eagle_lab.errors import Infeasible
 from eagle_lab.tree.dynamic import Level, best_of, check_dynamic, expand, pool_size, rerank
+from tests.tree.paths import paths_of
 
 
 def grow(log_probs_of, depth: int, width: int, num_nodes: int, roots):
@@ -63,18 +64,6 @@ def reference(log_probs_of, depth, width, num_nodes):
         frontier = [candidates[i] for i in sorted(best)]
     kept = sorted(range(len(pool)), key=lambda i: (-pool[i][1], i))[:num_nodes]
     return {pool[i][0] for i in kept}
-
-
-def paths_of(tree, row=0):
-    """Token paths of a row's nodes, the root left out."""
-    paths = []
-    for column in range(1, tree.num_columns):
-        path, node = [], column
-        while node:
-            path.append(int(tree.tokens[row, node]))
-            node = int(tree.parents[row, node])
-        paths.append(tuple(reversed(path)))
-    return paths
 
 
 def assert_well_formed(tree):

@@ -1,0 +1,148 @@
+"""Suffix matching: copy what followed the longest suffix of the context that stood there before.
+
+Unlike an n-gram, the match may be of any length, and the draft grows with it: a long match is
+seldom a coincidence (SuffixDecoding, 2411.04975, section 3). A suffix automaton per row knows the
+longest match at every token. Copies are point-mass proposals, hence lossless.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import cycle, islice
+from typing import Any
+
+from eagle_lab.decoding.proposer import Context, Stateless
+from eagle_lab.decoding.suffix_automaton import Cursor, SuffixAutomaton
+from eagle_lab.errors import UserError
+from eagle_lab.tree.draft_tree import DraftTree
+
+_END_OF_ANSWER = -1  # between the texts of one automaton; no token has this id
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A branch copied behind a match.
+
+    Attributes:
+        tokens: the branch, empty if there is no match.
+        match_length: tokens of the context that it continues.
+    """
+
+    tokens: list[int]
+    match_length: int
+
+
+class _Row:
+    """What is known of one row: its own text, and how it stands in the earlier answers."""
+
+    def __init__(self, num_prompt_tokens: int, answers: SuffixAutomaton):
+        self.num_prompt_tokens = num_prompt_tokens
+        self.text = SuffixAutomaton()
+        self.cursor = Cursor(answers)
+
+    def read(self, tokens: Sequence[int]) -> None:
+        """Take in what is new of the row's tokens."""
+        for token in tokens[len(self.text.tokens) :]:
+            self.text.append(token)
+            self.cursor.append(token)
+
+    def copy(self, n_min: int, num_draft_tokens: int, tokens_per_match: float) -> Copy:
+        """What followed the longest match; the row's own text is preferred to earlier answers."""
+        own, earlier = self.text.longest_repeat(), self.cursor.longest_match()
+        length = max(own.length, earlier.length)
+        if length < n_min:
+            return Copy([], length)
+        count = min(num_draft_tokens, int(length * tokens_per_match))
+        if own.length == length:
+            # A copy that runs into the end of the text goes on with itself: a loop goes on looping.
+            following = cycle(self.text.tokens[own.end + 1 :])
+            return Copy(list(islice(following, count)), length)
+        start = earlier.end + 1
+        found = self.cursor.automaton.tokens[start : start + count]
+        if _END_OF_ANSWER in found:
+            found = found[: found.index(_END_OF_ANSWER)]
+        return Copy(found, length)
+
+
+class SuffixCopier:
+    """Copied branches for the rows under way.
+
+    Args:
+        n_min: shortest match that is continued.
+        num_draft_tokens: most tokens of a branch.
+        tokens_per_match: tokens of a branch per matched token.
+        earlier_answers: also copy from the answers that this object saw in earlier batches. Rows
+            of one batch never see each other, so what is accepted does not depend on neighbours.
+
+    Raises:
+        UserError: unless n_min >= 1, num_draft_tokens >= 1 and n_min * tokens_per_match >= 1.
+    """
+
+    def __init__(
+        self, n_min: int, num_draft_tokens: int, tokens_per_match: float, earlier_answers: bool
+    ):
+        if n_min < 1 or num_draft_tokens < 1 or n_min * tokens_per_match < 1:
+            raise UserError(
+                f"n_min={n_min}, num_draft_tokens={num_draft_tokens}, tokens_per_match="
+                f"{tokens_per_match}; n_min, num_draft_tokens and n_min * tokens_per_match must "
+                "be at least 1"
+            )
+        self.n_min, self.num_draft_tokens = n_min, num_draft_tokens
+        self.tokens_per_match, self.earlier_answers = tokens_per_match, earlier_answers
+        self._answers = SuffixAutomaton()
+        self._finished: list[list[int]] = []
+        self._rows: list[_Row] = []
+
+    def begin(self, context: Context) -> None:
+        """Take up new rows; answers that finished until now become earlier ones."""
+        for answer in self._finished:
+            for token in (*answer, _END_OF_ANSWER):
+                self._answers.append(token)
+        self._finished = []
+        self._rows = [_Row(len(tokens) - 1, self._answers) for tokens in context.tokens]
+
+    def copies(self, context: Context) -> list[Copy]:
+        """A branch for each row, possibly empty."""
+        found = []
+        for row, tokens in zip(self._rows, context.tokens, strict=True):
+            row.read(tokens)
+            found.append(row.copy(self.n_min, self.num_draft_tokens, self.tokens_per_match))
+        return found
+
+    def select(self, rows: Sequence[int]) -> None:
+        """Keep only the chosen rows; the others' answers are finished, but for their last cycle."""
+        if self.earlier_answers:
+            for place in sorted(set(range(len(self._rows))) - set(rows)):
+                dropped = self._rows[place]
+                self._finished.append(dropped.text.tokens[dropped.num_prompt_tokens :])
+        self._rows = [self._rows[row] for row in rows]
+
+
+class Suffix(Stateless):
+    """Copies a branch that grows with the length of the match; see `SuffixCopier`."""
+
+    def __init__(
+        self,
+        target: Any = None,
+        *,
+        n_min: int = 1,
+        num_draft_tokens: int = 16,
+        tokens_per_match: float = 2.0,
+        earlier_answers: bool = False,
+    ):
+        self.copier = SuffixCopier(n_min, num_draft_tokens, tokens_per_match, earlier_answers)
+        self.max_nodes = num_draft_tokens
+
+    def begin(self, context: Context, features: Any) -> None:
+        """Forget the rows before, remember their answers if asked to."""
+        self.copier.begin(context)
+
+    def propose(self, context: Context) -> DraftTree:
+        """A chain per row, none where nothing matches."""
+        copies = self.copier.copies(context)
+        return DraftTree.from_branches(context.roots, [[copy.tokens] for copy in copies])
+
+    def select(self, rows: Sequence[int]) -> None:
+        """Keep only the chosen rows."""
+        self.copier.select(rows)
