@@ -23,7 +23,7 @@ from eagle_lab.errors import choose
 
 TASKS = {
     name: f"eagle_lab.tasks.{name}"
-    for name in ("capture", "train", "bench", "sweep", "report", "quickstart", "chat")
+    for name in ("capture", "train", "bench", "sweep", "profile", "report", "quickstart", "chat")
 }
 # Reads results only, and opens without torch
 _WITHOUT_TORCH = ("report",)

@@ -3,12 +3,17 @@
 A cycle of depth d and width w costs one target pass over 1 + num_nodes tokens, one draft pass
 over the pairs accepted in the cycle before (it yields level 1), d - 1 draft passes over w nodes,
 and the loop's own overhead. Costs come from cost_curves.csv; knows no model and measures nothing.
+
+    rows = read_curves("runs/profile/cost_curves.csv")
+    CostModel.from_rows(rows, batch_size=1, context=128).chain_speedups([0.6, 0.5, 0.5])
 """
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -47,11 +52,13 @@ class CostModel:
         target: passes of the target.
         draft: passes of the drafter.
         overhead_ms: of a cycle, outside of both.
+        plain_overhead_ms: of a step of plain decoding; None takes `overhead_ms`.
     """
 
     target: CostCurve
     draft: CostCurve
     overhead_ms: float = 0.0
+    plain_overhead_ms: float | None = None
 
     @classmethod
     def from_rows(
@@ -61,6 +68,7 @@ class CostModel:
         batch_size: int,
         context: int,
         overhead_ms: float = 0.0,
+        plain_overhead_ms: float | None = None,
     ) -> CostModel:
         """From rows of cost_curves.csv.
 
@@ -80,19 +88,20 @@ class CostModel:
             CostCurve(*zip(*sorted(points[name].items()), strict=True))
             for name in ("target", "draft")
         )
-        return cls(target, draft, overhead_ms)
+        return cls(target, draft, overhead_ms, plain_overhead_ms)
 
-    def cycle_ms(self, tau: float, depth: int, width: int, num_nodes: int) -> float:
+    def cycle_ms(self, tau: float, depth: int, width: float, num_nodes: int) -> float:
         """Cost of one cycle of a dynamic tree; a chain has width 1 and num_nodes = depth.
 
         No draft at all (depth 0) is plain decoding.
         """
         if depth == 0:
-            return self.target(1) + self.overhead_ms
+            plain = self.plain_overhead_ms
+            return self.target(1) + (self.overhead_ms if plain is None else plain)
         drafting = self.draft(max(tau, 1.0)) + (depth - 1) * self.draft(width)
         return drafting + self.target(1 + num_nodes) + self.overhead_ms
 
-    def speedup(self, tau: float, depth: int, width: int, num_nodes: int) -> float:
+    def speedup(self, tau: float, depth: int, width: float, num_nodes: int) -> float:
         """Expected speedup of decoding over plain decoding (prefill not counted)."""
         plain = self.cycle_ms(1.0, 0, 1, 0)
         return tau * plain / self.cycle_ms(tau, depth, width, num_nodes)
@@ -106,3 +115,26 @@ class CostModel:
             self.speedup(tau_of_conditional(conditional[:length]), length, 1, length)
             for length in range(len(conditional) + 1)
         ]
+
+
+def read_curves(path: str | Path) -> list[dict[str, str]]:
+    """Rows of a cost_curves.csv, for `CostModel.from_rows`.
+
+    Raises:
+        UserError: no such file, or one that lacks a column.
+    """
+    try:
+        with Path(path).open(encoding="utf-8", newline="") as file:
+            reader = csv.DictReader(file)
+            missing = set(_READ_COLUMNS) - set(reader.fieldnames or ())
+            rows = list(reader)
+    except OSError as error:
+        raise UserError(f"no cost curves at {path}; +experiment=profile writes them") from error
+    if missing:
+        raise UserError(
+            f"{path} is no table of cost curves: it has no {', '.join(sorted(missing))}"
+        )
+    return rows
+
+
+_READ_COLUMNS = ("model_pass", "batch_size", "context", "num_tokens", "median_ms")

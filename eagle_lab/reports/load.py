@@ -28,6 +28,7 @@ from eagle_lab.reports.folders import (
 )
 from eagle_lab.reports.frames import label_rows, main_rows, read_rows, read_table, tidy
 from eagle_lab.reports.partial import summarize_generations
+from eagle_lab.reports.profile import Profile, read_profile
 from eagle_lab.reports.training import read_training
 
 
@@ -44,6 +45,7 @@ class Run:
         by_category: one row per method, setting and category (`summary_by_category.csv`).
         divergences: first differences from vanilla's greedy output, ties included.
         training: one row per validation of a train run (`step`, losses, acceptance by depth).
+        profile: cost curves and what belongs to them, of a profile run.
         totals: `summary.json`.
         provenance: `provenance.json`.
         config: `config.yaml`, resolved.
@@ -56,6 +58,7 @@ class Run:
     by_category: pd.DataFrame
     divergences: pd.DataFrame
     training: pd.DataFrame
+    profile: Profile | None = None
     totals: dict[str, Any] = field(default_factory=dict)
     provenance: dict[str, Any] = field(default_factory=dict)
     config: dict[str, Any] = field(default_factory=dict)
@@ -117,13 +120,14 @@ def load_run(path: str | Path) -> Run:
     if summary.empty and not generations.empty:
         asked = read_yaml(folder / "config.yaml").get("eval") or {}
         summary = tidy(summarize_generations(generations, asked))
-    if summary.empty and training.empty:
+    totals = read_json(existing(folder, "summary.json"))
+    profile = read_profile(folder, totals)
+    if summary.empty and training.empty and profile is None:
         raise UserError(
-            f"{folder} holds no results yet: no rows in generations.jsonl or summary.csv, and no "
-            "training curve. Let the run go on, then report again"
+            f"{folder} holds no results yet: no rows in generations.jsonl or summary.csv, no "
+            "training curve, no cost curves. Let the run go on, then report again"
         )
     provenance = read_json(existing(folder, "provenance.json"))
-    totals = read_json(existing(folder, "summary.json"))
     by_category = read_table(existing(folder, "summary_by_category.csv"))
     return Run(
         path=folder,
@@ -133,6 +137,7 @@ def load_run(path: str | Path) -> Run:
         by_category=by_category,
         divergences=find_divergences(folder, totals, generations),
         training=training,
+        profile=profile,
         totals=totals,
         provenance=provenance,
         config=read_yaml(folder / "config.yaml"),

@@ -1,4 +1,4 @@
-"""The report of one run: a bench, a sweep done in one process, or a training.
+"""The report of one run: a bench, a sweep done in one process, a training, or a profile.
 
 Chooses among tables and figures; computes nothing itself. Sections without content are left out, so
 a run that was not timed has no timing figures.
@@ -19,6 +19,7 @@ from eagle_lab.reports.content import UNFINISHED, Content, Section, drawn, fille
 from eagle_lab.reports.frames import label_generations
 from eagle_lab.reports.load import Run
 from eagle_lab.reports.plot import styles_of
+from eagle_lab.reports.profile_report import profile_sections
 from eagle_lab.reports.sentences import run_sentences
 from eagle_lab.reports.sweep_report import grid_section
 from eagle_lab.reports.sweeps import headline_rows
@@ -30,6 +31,7 @@ def run_content(run: Run) -> Content:
     sections = _bench_sections(run) if not run.summary.empty else []
     sections += [grid_section(run.summary)] if not run.summary.empty else []
     sections.append(_training_section(run.training))
+    sections += profile_sections(run.profile) if run.profile is not None else []
     return Content(
         title=f"{str(run.config.get('task') or 'run').capitalize()} report: {run.path.name}",
         warnings=[] if run.finished else [UNFINISHED],

@@ -9,6 +9,7 @@ from __future__ import annotations
 import pandas as pd
 
 from eagle_lab.reports.load import Run
+from eagle_lab.reports.profile_report import profile_sentences
 from eagle_lab.reports.sweep_sentences import best_words
 from eagle_lab.reports.sweeps import grids, headline_rows, rivals
 from eagle_lab.reports.training import acceptance_columns, tau_column
@@ -20,8 +21,10 @@ CONTROLS = ("vanilla", "self_speculation", "hf_generate")
 def run_sentences(run: Run) -> list[str]:
     """What a bench found: setting, winner by speed, winner by τ, exactness, warnings.
 
-    Of a training: its best validation.
+    Of a training: its best validation; of a profile: what passes cost.
     """
+    if run.profile is not None:
+        return profile_sentences(run.profile, run.config, run.provenance)
     if run.summary.empty:
         return [_trained(run)]
     rows = headline_rows(run.main)

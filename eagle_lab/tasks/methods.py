@@ -73,9 +73,9 @@ class MethodBuilder:
         for key in arguments:
             choose(key, allowed, f"setting of method.{name}")
         path, matches = None, None
-        if "drafter" in inspect.signature(proposer_class).parameters:
+        if needs_drafter(settings):
             path = self._drafter_folder(name, settings.get("drafter"))
-            arguments["drafter"], matches = self._load(path)
+            arguments["drafter"], matches = self.load(path)
         facts: dict[str, Any] = {
             "name": name,
             "drafter": None if path is None else _shown(path),
@@ -97,10 +97,17 @@ class MethodBuilder:
             )
         return Path(path)
 
-    def _load(self, path: Path) -> tuple[Any, bool]:
+    def load(self, path: str | Path) -> tuple[Any, bool]:
+        """The drafter in `path`, and whether it was trained for this target; read once."""
         if str(path) not in self._loaded:
             self._loaded[str(path)] = load_drafter(path, self.target)
         return self._loaded[str(path)]
+
+
+def needs_drafter(settings: Mapping[str, Any]) -> bool:
+    """Whether the proposer of a method's `settings` drafts with a trained network."""
+    name = settings.get("_target_")
+    return name is not None and "drafter" in inspect.signature(get_class(name)).parameters
 
 
 def shipped_drafter(target: Target) -> Path | None:

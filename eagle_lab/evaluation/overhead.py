@@ -1,0 +1,104 @@
+"""What a cycle costs outside the two models: trees, masks, verification, bookkeeping.
+
+Measured in a short real decode: every call of target and drafter is timed, and what is left of a
+cycle is overhead. Knows no configuration and no files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+from eagle_lab.decoding.loop import Clock, decode
+from eagle_lab.evaluation.method import Method
+from eagle_lab.evaluation.profiling import HIGH, LOW, Row
+from eagle_lab.models.target import Target
+
+OVERHEAD_COLUMNS = (
+    *("method", "depth", "width", "num_nodes", "batch_size", "num_cycles"),
+    *("cycle_ms", "models_ms", "overhead_ms", "overhead_low_ms", "overhead_high_ms"),
+)
+
+
+def measure_overhead(
+    target: Target, method: Method, prompts: Sequence[Sequence[int]], max_new_tokens: int
+) -> Row:
+    """Medians per cycle of one method, which decodes `prompts` side by side.
+
+    `models_ms` is the time in passes of target and drafter, `cycle_ms` all of it.
+    """
+    watch = _ModelWatch(target.device)
+    with watch.watching(target, method.proposer):
+        generations = decode(target, method.proposer, prompts, max_new_tokens=max_new_tokens)
+    # The row that ends last took part in every cycle
+    cycles = np.array(max((generation.cycle_s for generation in generations), key=len))
+    models = np.array(watch.cycles)
+    rest = 1000 * (cycles - models)
+    measured = len(cycles) > 0
+    return {
+        "method": method.name,
+        **method.settings,
+        "batch_size": len(prompts),
+        "num_cycles": len(cycles),
+        "cycle_ms": 1000 * float(np.median(cycles)) if measured else None,
+        "models_ms": 1000 * float(np.median(models)) if measured else None,
+        "overhead_ms": float(np.median(rest)) if measured else None,
+        "overhead_low_ms": float(np.quantile(rest, LOW)) if measured else None,
+        "overhead_high_ms": float(np.quantile(rest, HIGH)) if measured else None,
+    }
+
+
+class _ModelWatch:
+    """Adds up the seconds in calls of the models, cycle by cycle.
+
+    Attributes:
+        cycles: seconds per cycle; a cycle begins when the proposer drafts.
+    """
+
+    def __init__(self, device: torch.device):
+        self.cycles: list[float] = []
+        self._device = device
+
+    @contextmanager
+    def watching(self, target: Target, proposer: Any) -> Iterator[None]:
+        """Time the models of `proposer` until the block ends."""
+        watched = [(target, "score"), (target, "extend")]
+        drafter = getattr(proposer, "drafter", None)
+        if drafter is not None:
+            watched += [(drafter, "forward"), (drafter, "logits")]
+        with ExitStack() as stack:
+            for owner, name in watched:
+                stack.enter_context(_replaced(owner, name, self._timed))
+            stack.enter_context(_replaced(proposer, "propose", self._beginning))
+            yield
+
+    def _timed(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            clock = Clock(self._device)
+            result = call(*args, **kwargs)
+            if self.cycles:  # otherwise it belongs to the prefill
+                self.cycles[-1] += clock.lap()
+            return result
+
+        return timed
+
+    def _beginning(self, propose: Callable[..., Any]) -> Callable[..., Any]:
+        def beginning(*args: Any, **kwargs: Any) -> Any:
+            self.cycles.append(0.0)
+            return propose(*args, **kwargs)
+
+        return beginning
+
+
+@contextmanager
+def _replaced(owner: Any, name: str, wrap: Callable[[Any], Any]) -> Iterator[None]:
+    """`owner.name` wrapped, for this one object and until the block ends."""
+    setattr(owner, name, wrap(getattr(owner, name)))
+    try:
+        yield
+    finally:
+        delattr(owner, name)

@@ -1,0 +1,130 @@
+"""Passes of target and drafter behind a filled cache, ready to be timed as often as one likes.
+
+    passes = TargetPasses(target, tokens, context=128)
+    with passes.ready(num_tokens=8) as run:
+        run()                          # the pass, and nothing but the pass
+
+A pass leaves no trace: whenever it is run, the cache holds `context` tokens. Which tokens a pass
+reads does not change what it costs, so any will do. Shapes: B rows, K columns of a pass.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from eagle_lab.decoding.eagle import EagleProposer
+from eagle_lab.decoding.proposer import Context
+from eagle_lab.drafters.eagle1 import Eagle1
+from eagle_lab.models.target import ATTENTION_NAME, Target
+from eagle_lab.sampling import Coins, Sampling
+from eagle_lab.tree.draft_tree import DraftTree
+
+Run = Callable[[], object]
+
+
+class Passes(Protocol):
+    """Passes of one model at one batch size and context."""
+
+    def ready(self, num_tokens: int) -> AbstractContextManager[Run]:
+        """A call that runs one pass over `num_tokens` columns per row, the root counted."""
+        ...
+
+
+class TargetPasses:
+    """The engine's verify pass: a chain of drafted tokens behind the root.
+
+    Attributes:
+        features: [B, context, F] of what is in the cache.
+    """
+
+    def __init__(self, target: Target, tokens: Tensor, context: int):
+        """`tokens` [B, T] fill the cache up to `context`; those behind it are scored."""
+        self._target, self._next = target, tokens[:, context:]
+        self._cache = target.new_cache(len(tokens))
+        counts = torch.full((len(tokens),), context, device=tokens.device)
+        self.features = target.extend(tokens[:, :context], counts, self._cache).features
+
+    @contextmanager
+    def ready(self, num_tokens: int) -> Iterator[Run]:
+        """See `Passes`."""
+        tree = DraftTree.chain(self._next[:, 0], self._next[:, 1:num_tokens])
+        yield lambda: self._target.score(tree, self._cache)
+
+
+class PlainPasses:
+    """The same passes through Hugging Face's own code: its layers, attention and cache."""
+
+    def __init__(self, target: Target, tokens: Tensor, context: int):
+        """See `TargetPasses`."""
+        from transformers import DynamicCache
+
+        self._network, self._next = target.model, tokens[:, context:]
+        # 5.17 knows the cache by its old name only; the new one would vanish into **kwargs
+        new_name = "cache" in inspect.signature(self._network.forward).parameters
+        self._cache = DynamicCache()
+        self._arguments = {("cache" if new_name else "past_key_values"): self._cache}
+        with _own_attention(self._network):
+            self._network.get_decoder()(tokens[:, :context], use_cache=True, **self._arguments)
+
+    @contextmanager
+    def ready(self, num_tokens: int) -> Iterator[Run]:
+        """See `Passes`; scores every column, as verification must."""
+        tokens = self._next[:, :num_tokens]
+        with _own_attention(self._network):
+            try:
+                yield lambda: self._network(tokens, use_cache=True, **self._arguments)
+            finally:
+                self._cache.crop(-num_tokens)
+
+
+@contextmanager
+def _own_attention(network: Any) -> Iterator[None]:
+    """Let a target's network attend as Hugging Face ships it: by torch's kernels where it can."""
+    try:
+        network.set_attn_implementation("sdpa")
+    except ValueError:
+        network.set_attn_implementation("eager")
+    try:
+        yield
+    finally:
+        network.set_attn_implementation(ATTENTION_NAME)
+
+
+class DraftPasses:
+    """A draft step: the drafter over the nodes of one level, and their draft laws."""
+
+    def __init__(self, target: Target, drafter: Eagle1, tokens: Tensor, features: Tensor):
+        """`features` [B, context, F] are the target's behind the first of `tokens` [B, T]."""
+        context = features.shape[1]
+        self._proposer, self._next = EagleProposer(target, drafter), tokens[:, context:]
+        self._features = features[:, :1]
+        cache = target.new_cache(len(tokens))
+        cache.advance(torch.full((len(tokens),), context, device=tokens.device))
+        read = Context(
+            tokens=tokens[:, : context + 1].tolist(),
+            roots=tokens[:, context],
+            cache=cache,
+            sampling=Sampling(),
+            coins=Coins(range(len(tokens))),
+        )
+        self._proposer.begin(read, features)
+
+    @contextmanager
+    def ready(self, num_tokens: int) -> Iterator[Run]:
+        """See `Passes`; the columns are siblings, each sees the context and itself."""
+        tokens = self._next[:, :num_tokens]
+        features = self._features.expand(-1, num_tokens, -1).contiguous()
+        visible = torch.eye(num_tokens, dtype=torch.bool, device=tokens.device)
+        visible = visible.expand(len(tokens), -1, -1)
+
+        def run() -> Tensor:
+            hidden = self._proposer.guess(tokens, features, 1, visible)
+            return self._proposer.drafter.logits(hidden)
+
+        yield run

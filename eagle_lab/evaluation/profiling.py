@@ -1,0 +1,233 @@
+"""What a pass of each model costs: cost curves over tokens, batch sizes and contexts.
+
+Every round times every pass once, in a new order, so that a machine that slows down slows all of
+them; a first round warms up and is not counted. The limits of the machine are timed in the same
+rounds. Knows no configuration and no files.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.progress import track
+
+from eagle_lab.decoding.loop import Clock
+from eagle_lab.drafters.eagle1 import Eagle1
+from eagle_lab.errors import UserError
+from eagle_lab.evaluation.ceilings import READ, Model, dtype_name, probes
+from eagle_lab.evaluation.passes import DraftPasses, Passes, PlainPasses, TargetPasses
+from eagle_lab.models.target import Target
+
+LOW, HIGH = 0.25, 0.75
+"""Quantiles that `low_ms` and `high_ms` are: half of the measurements lie between them."""
+
+CURVE_COLUMNS = (
+    *("model_pass", "batch_size", "context", "num_tokens"),
+    *("median_ms", "low_ms", "high_ms", "plain_median_ms"),
+)
+WORK_COLUMNS = (
+    *("relative_cost", "plain_relative_cost", "gigabytes_per_second", "gigaflops"),
+    *("read_share", "arithmetic_share"),
+)
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class ProfileSettings:
+    """What is measured.
+
+    Attributes:
+        batch_sizes: rows of a pass.
+        contexts: tokens in the cache before a pass.
+        num_tokens: columns of a pass per row, the root counted; 1 is among them.
+        repeats: rounds that count.
+        seed: of the tokens and of the order within a round.
+
+    Raises:
+        UserError: an empty list, a count below 1, or no pass over one token.
+    """
+
+    batch_sizes: Sequence[int]
+    contexts: Sequence[int]
+    num_tokens: Sequence[int]
+    repeats: int = 5
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("batch_sizes", "contexts", "num_tokens"):
+            values = list(getattr(self, name))
+            if not values or min(values) < 1:
+                raise UserError(f"profile.{name}={values}; give at least one value, all above 0")
+        if 1 not in self.num_tokens:
+            raise UserError(
+                f"profile.num_tokens={list(self.num_tokens)}; it must hold 1, plain decoding's "
+                "pass, which every cost is compared with"
+            )
+        if self.repeats < 1:
+            raise UserError(f"profile.repeats={self.repeats}; it must be at least 1")
+
+
+class Setting(NamedTuple):
+    """One pass that is timed: `target`, `plain` (Hugging Face's layers) or `draft`."""
+
+    model_pass: str
+    batch_size: int
+    context: int
+    num_tokens: int
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Timings of all rounds.
+
+    Attributes:
+        milliseconds: of each setting, one number per round.
+        ceilings: the most that was reached: bytes per second (`read`), flops per second by dtype.
+        models: `target` and, with a drafter, `draft`.
+        dtype: of the target, which names its arithmetic ceiling.
+    """
+
+    milliseconds: dict[Setting, list[float]]
+    ceilings: dict[str, float]
+    models: dict[str, Model]
+    dtype: str
+
+    def rows(self) -> list[Row]:
+        """One row per pass of the engine: `CURVE_COLUMNS` and `WORK_COLUMNS`."""
+        settings = [setting for setting in self.milliseconds if setting.model_pass in self.models]
+        return [self._row(setting) for setting in sorted(settings, key=_in_order)]
+
+    def _row(self, setting: Setting) -> Row:
+        times = self.milliseconds[setting]
+        median = float(np.median(times))
+        plain = self._median(setting._replace(model_pass="plain"), setting)
+        plain_one = self._median(setting._replace(model_pass="plain", num_tokens=1), setting)
+        model, sizes = self.models[setting.model_pass], setting[1:]
+        per_second = 1000 / median
+        read, flops = model.read_bytes(*sizes) * per_second, model.flops(*sizes) * per_second
+        return {
+            **setting._asdict(),
+            "median_ms": median,
+            "low_ms": float(np.quantile(times, LOW)),
+            "high_ms": float(np.quantile(times, HIGH)),
+            "plain_median_ms": plain,
+            "relative_cost": median / float(np.median(self.milliseconds[_one_token(setting)])),
+            "plain_relative_cost": plain / plain_one if plain and plain_one else None,
+            "gigabytes_per_second": read / 1e9,
+            "gigaflops": flops / 1e9,
+            "read_share": read / self.ceilings[READ],
+            "arithmetic_share": flops / self.ceilings[self.dtype],
+        }
+
+    def _median(self, plain: Setting, setting: Setting) -> float | None:
+        """Hugging Face's median for a target's pass; a drafter has no such counterpart."""
+        if setting.model_pass != "target":
+            return None
+        return float(np.median(self.milliseconds[plain]))
+
+
+def _one_token(setting: Setting) -> Setting:
+    return setting._replace(num_tokens=1)
+
+
+def _in_order(setting: Setting) -> tuple[Any, ...]:
+    """The target's passes first, then by size."""
+    return (setting.model_pass != "target", *setting[1:])
+
+
+class Profiler:
+    """Times the passes of a target and, if there is one, of its drafter.
+
+    Raises:
+        UserError: a context and a pass behind it do not fit the target's context.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        drafter: Eagle1 | None,
+        settings: ProfileSettings,
+        *,
+        console: Console | None = None,
+    ):
+        needed = max(settings.contexts) + max(settings.num_tokens)
+        if needed > target.context_length:
+            raise UserError(
+                f"profile.contexts up to {max(settings.contexts)} and passes of up to "
+                f"{max(settings.num_tokens)} tokens need {needed}, but the context of "
+                f"{target.name} is {target.context_length}"
+            )
+        self.target, self.drafter, self.settings = target, drafter, settings
+        self._console = console
+
+    @torch.no_grad()
+    def run(self) -> Profile:
+        """Fill the caches, warm up, and time all passes in `settings.repeats` rounds."""
+        prepared = self._passes()
+        limits = probes(self.target.device, self.target.dtype)
+        settings = [
+            Setting(*place, num_tokens)
+            for place in prepared
+            for num_tokens in dict.fromkeys(self.settings.num_tokens)
+        ]
+        clock = Clock(self.target.device)
+        passes: dict[Setting, list[float]] = defaultdict(list)
+        probed: dict[str, list[float]] = defaultdict(list)
+        for number, timed in self._schedule([*settings, *limits]):
+            if isinstance(timed, Setting):
+                ready = prepared[timed[:3]].ready(timed.num_tokens)
+            else:
+                ready = nullcontext(limits[timed][0])
+            with ready as run:
+                clock.lap()
+                run()
+                seconds = clock.lap()
+            if number and isinstance(timed, Setting):
+                passes[timed].append(1000 * seconds)
+            elif number:
+                probed[str(timed)].append(seconds)
+        models = {"target": Model.of_target(self.target)}
+        if self.drafter is not None:
+            models["draft"] = Model.of_drafter(self.drafter)
+        ceilings = {name: limits[name][1] / min(times) for name, times in probed.items()}
+        return Profile(dict(passes), ceilings, models, dtype_name(self.target.dtype))
+
+    def _passes(self) -> dict[tuple[str, int, int], Passes]:
+        """Passes with their caches filled, by model, batch size and context."""
+        longest = max(self.settings.contexts) + max(self.settings.num_tokens)
+        generator = torch.Generator().manual_seed(self.settings.seed)
+        prepared: dict[tuple[str, int, int], Passes] = {}
+        for batch_size in dict.fromkeys(self.settings.batch_sizes):
+            shape = (batch_size, longest)
+            tokens = torch.randint(self.target.vocab_size, shape, generator=generator)
+            tokens = tokens.to(self.target.device)
+            for context in dict.fromkeys(self.settings.contexts):
+                ours = TargetPasses(self.target, tokens, context)
+                prepared["target", batch_size, context] = ours
+                prepared["plain", batch_size, context] = PlainPasses(self.target, tokens, context)
+                if self.drafter is not None:
+                    drafting = DraftPasses(self.target, self.drafter, tokens, ours.features)
+                    prepared["draft", batch_size, context] = drafting
+        return prepared
+
+    def _schedule(self, timed: Sequence[Setting | str]) -> Iterator[tuple[int, Setting | str]]:
+        """Everything once per round, shuffled; round 0 warms up. Draws a line of progress."""
+        order = random.Random(self.settings.seed)
+        num_rounds = 1 + self.settings.repeats
+        rounds = ((number, order.sample(timed, len(timed))) for number in range(num_rounds))
+        yield from track(
+            ((number, one) for number, chosen in rounds for one in chosen),
+            description="timing passes",
+            total=num_rounds * len(timed),
+            console=self._console,
+            disable=self._console is None,
+            refresh_per_second=2,
+        )

@@ -1,0 +1,139 @@
+"""`+experiment=profile`: what passes of target and drafter cost on this machine.
+
+Writes cost_curves.csv (contract for the cost model), summary.csv (the same passes with their share
+of the machine's limits), overhead.csv, with `profile.run` predictions.csv, and summary.json; shows
+them, and makes the report. Short on purpose: an interrupted profile is measured anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+
+from eagle_lab.data.chat import ChatTemplate
+from eagle_lab.errors import UserError
+from eagle_lab.evaluation.cost_model import read_curves
+from eagle_lab.evaluation.method import VANILLA, Method
+from eagle_lab.evaluation.overhead import OVERHEAD_COLUMNS, measure_overhead
+from eagle_lab.evaluation.prediction import PREDICTION_COLUMNS, BenchFacts, predict
+from eagle_lab.evaluation.profiling import (
+    CURVE_COLUMNS,
+    HIGH,
+    LOW,
+    WORK_COLUMNS,
+    Profiler,
+    ProfileSettings,
+    Row,
+)
+from eagle_lab.models.target import Target
+from eagle_lab.reports import load_run, make_report
+from eagle_lab.tasks.bench import questions_from
+from eagle_lab.tasks.methods import MethodBuilder, entries_from, needs_drafter, shipped_drafter
+from eagle_lab.tasks.profile_tables import show_profile
+from eagle_lab.tasks.run_folder import RunFolder
+from eagle_lab.tasks.target import target_from
+
+CURVES = "cost_curves.csv"
+
+
+def run(config: DictConfig) -> None:
+    """Profile `config.target` and its drafter."""
+    console = Console()
+    settings = settings_from(config)
+    bench, trained_for = bench_facts(config.profile.run) if config.profile.run else (None, None)
+    if bench is not None:
+        bench.check(settings.batch_sizes, settings.num_tokens)
+    target = target_from(config)
+    if trained_for not in (None, target.fingerprint):
+        raise UserError(f"profile.run={config.profile.run} is a bench of another target")
+    entries, path = entries_from(config), config.drafter.path or shipped_drafter(target)
+    builder = MethodBuilder(target, path)
+    drafter = None if path is None else builder.load(path)[0]
+    if drafter is None:
+        if bench is not None:
+            raise UserError("profile.run needs the drafter of that bench: drafter.path=FOLDER")
+        console.print("no drafter (drafter.path=FOLDER names one): profiling the target alone")
+        entries = {name: entry for name, entry in entries.items() if not needs_drafter(entry)}
+    methods = [method for method in builder.build_all(entries) if method.infeasible is None]
+    profiler = Profiler(target, drafter, settings, console=console)
+    prompts = prompts_from(config, target, max(settings.batch_sizes))
+    with RunFolder.open(config, task="profile") as folder:
+        if folder.finished:
+            console.print(f"this run is finished, nothing to do: {folder.path}")
+            return
+        profile = profiler.run()
+        rows = profile.rows()
+        overhead = overhead_of(target, methods, prompts, config)
+        folder.write_csv(CURVES, [{k: row[k] for k in CURVE_COLUMNS} for row in rows])
+        folder.write_csv("summary.csv", rows, (*CURVE_COLUMNS, *WORK_COLUMNS))
+        folder.write_csv("overhead.csv", overhead, OVERHEAD_COLUMNS)
+        predictions: list[Row] = []
+        if bench is not None:
+            known = [row for row in overhead if row["batch_size"] == bench.batch_size]
+            by_method = {row["method"]: row["overhead_ms"] for row in known}
+            predictions = predict(bench, read_curves(folder.path / CURVES), by_method)
+            folder.write_csv("predictions.csv", predictions, PREDICTION_COLUMNS)
+        results = {
+            "ceilings": profile.ceilings,
+            "arithmetic_ceiling": profile.dtype,
+            "models": {name: asdict(model) for name, model in profile.models.items()},
+            "quantiles": {"low_ms": LOW, "high_ms": HIGH},
+            "drafter": None if path is None else str(path),
+            "settings": asdict(settings),
+            "predictions_from": config.profile.run,
+        }
+        folder.write_json("summary.json", results)
+        show_profile(console, rows, overhead, predictions, profile.ceilings)
+        folder.finish(target=target.name, target_fingerprint=target.fingerprint)
+    console.print(f"report: {make_report(folder.path)}", soft_wrap=True)
+
+
+def settings_from(config: DictConfig) -> ProfileSettings:
+    """`profile.*` and the seed as the library's settings."""
+    values = OmegaConf.to_container(config.profile)
+    assert isinstance(values, dict)
+    names = ("batch_sizes", "contexts", "num_tokens", "repeats")
+    if config.profile.decode_tokens < 2:
+        raise UserError(f"profile.decode_tokens={config.profile.decode_tokens}; give at least 2")
+    return ProfileSettings(**{name: values[name] for name in names}, seed=config.seed)
+
+
+def prompts_from(config: DictConfig, target: Target, count: int) -> list[list[int]]:
+    """`count` prompts: the first turns of the questions of `eval.prompts`, over and over."""
+    template, questions = ChatTemplate(target.tokenizer), questions_from(config)
+    asked = [questions[index % len(questions)] for index in range(count)]
+    return [template.encode(question.conversation([])) for question in asked]
+
+
+def overhead_of(
+    target: Target, methods: Sequence[Method], prompts: list[list[int]], config: DictConfig
+) -> list[Row]:
+    """Rows of overhead.csv: every method at every batch size."""
+    return [
+        measure_overhead(target, method, prompts[:batch_size], config.profile.decode_tokens)
+        for batch_size in dict.fromkeys(config.profile.batch_sizes)
+        for method in methods
+    ]
+
+
+def bench_facts(path: str) -> tuple[BenchFacts, str | None]:
+    """What the finished bench in `path` measured, and the fingerprint of its target.
+
+    Raises:
+        UserError: no bench, or one that is unfinished.
+    """
+    bench = load_run(path)
+    methods: list[dict[str, Any]] = bench.totals.get("methods") or []
+    if not bench.finished or VANILLA not in [row["method"] for row in methods]:
+        raise UserError(f"profile.run={path} is no finished bench")
+    turns = bench.generations
+    lengths = turns["prompt_tokens"].map(len) + turns["tokens"].map(len) / 2
+    facts = BenchFacts(
+        methods, bench.totals["acceptance"], methods[0]["batch_size"], float(np.mean(lengths))
+    )
+    return facts, bench.provenance.get("target_fingerprint")
