@@ -33,3 +33,10 @@ class Infeasible(UserError):
 
     A sweep reports it as a row of its own instead of stopping.
     """
+
+
+class Missing(UserError):
+    """A method lacks something that was not given: a draft model, a drafter, a package.
+
+    A comparison of all methods can leave such a method out instead of stopping.
+    """
