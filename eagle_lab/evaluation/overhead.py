@@ -15,7 +15,7 @@ import torch
 
 from eagle_lab.decoding.loop import Clock, decode
 from eagle_lab.evaluation.method import Method
-from eagle_lab.evaluation.profiling import HIGH, LOW, Row
+from eagle_lab.evaluation.pass_costs import HIGH, LOW, Row
 from eagle_lab.models.target import Target
 
 OVERHEAD_COLUMNS = (
@@ -97,8 +97,11 @@ class _ModelWatch:
 @contextmanager
 def _replaced(owner: Any, name: str, wrap: Callable[[Any], Any]) -> Iterator[None]:
     """`owner.name` wrapped, for this one object and until the block ends."""
+    own = vars(owner).get(name)
     setattr(owner, name, wrap(getattr(owner, name)))
     try:
         yield
     finally:
         delattr(owner, name)
+        if own is not None:
+            setattr(owner, name, own)

@@ -20,16 +20,9 @@ from eagle_lab.errors import UserError
 from eagle_lab.evaluation.cost_model import read_curves
 from eagle_lab.evaluation.method import VANILLA, Method
 from eagle_lab.evaluation.overhead import OVERHEAD_COLUMNS, measure_overhead
+from eagle_lab.evaluation.pass_costs import CURVE_COLUMNS, HIGH, LOW, WORK_COLUMNS, Row
 from eagle_lab.evaluation.prediction import PREDICTION_COLUMNS, BenchFacts, predict
-from eagle_lab.evaluation.profiling import (
-    CURVE_COLUMNS,
-    HIGH,
-    LOW,
-    WORK_COLUMNS,
-    Profiler,
-    ProfileSettings,
-    Row,
-)
+from eagle_lab.evaluation.profiling import Profiler, ProfileSettings
 from eagle_lab.models.target import Target
 from eagle_lab.reports import load_run, make_report
 from eagle_lab.tasks.bench import questions_from

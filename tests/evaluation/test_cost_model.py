@@ -7,7 +7,7 @@ import pytest
 
 from eagle_lab.errors import UserError
 from eagle_lab.evaluation.arithmetic import expected_speedup, optimum_draft_length
-from eagle_lab.evaluation.cost_model import CostCurve, CostModel
+from eagle_lab.evaluation.cost_model import CostCurve, CostModel, read_curves
 
 
 def rows(target, draft, batch_size=1, context=256):
@@ -71,3 +71,29 @@ def test_other_batch_sizes_are_not_mixed_in():
     assert (model.target(5), model.draft(1)) == (300, 9)
     with pytest.raises(UserError, match="batch_size=4"):
         CostModel.from_rows(measured, batch_size=4, context=256)
+
+
+def test_plain_decoding_may_have_an_overhead_of_its_own():
+    measured = rows({1: 60, 9: 70}, {1: 4, 9: 4})
+    model = CostModel.from_rows(
+        measured, batch_size=1, context=256, overhead_ms=6, plain_overhead_ms=1
+    )
+    assert model.speedup(2.0, 1, 1, 8) == pytest.approx(2 * 61 / (4 + 70 + 6))
+
+
+def test_curves_are_read_from_the_file_of_a_profile(tmp_path):
+    path = tmp_path / "cost_curves.csv"
+    columns = "model_pass,batch_size,context,num_tokens,median_ms,low_ms,high_ms,plain_median_ms"
+    lines = [columns, "target,1,64,1,50.0,49,51,90", "target,1,64,5,60.0,59,61,95"]
+    lines += ["draft,1,64,1,2.5,2,3,"]
+    path.write_text("\n".join(lines) + "\n", "utf-8")
+    model = CostModel.from_rows(read_curves(path), batch_size=1, context=64)
+    assert (model.target(1), model.target(3), model.draft(1)) == (50, 55, 2.5)
+
+
+def test_files_that_hold_no_curves_are_named(tmp_path):
+    with pytest.raises(UserError, match=r"none\.csv.*experiment=profile"):
+        read_curves(tmp_path / "none.csv")
+    (tmp_path / "other.csv").write_text("model_pass,batch_size\n", "utf-8")
+    with pytest.raises(UserError, match=r"other\.csv.*context, median_ms, num_tokens"):
+        read_curves(tmp_path / "other.csv")

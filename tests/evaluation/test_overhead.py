@@ -1,0 +1,71 @@
+"""What is neither target nor drafter counts as overhead, and nothing stays wrapped."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+
+from eagle_lab.decoding.eagle_chain import EagleChain
+from eagle_lab.decoding.proposer import Context
+from eagle_lab.decoding.vanilla import Vanilla
+from eagle_lab.drafters.eagle1 import Eagle1, Eagle1Config
+from eagle_lab.evaluation.method import Method
+from eagle_lab.evaluation.overhead import OVERHEAD_COLUMNS, measure_overhead
+from eagle_lab.tree.draft_tree import DraftTree
+from tests.evaluation.fakes import tiny_target
+
+PROMPTS = [[5, 9, 200], [7, 8]]
+SLEEP = 0.02
+
+
+class Slow(Vanilla):
+    """Takes its time outside the models; `time.sleep` never returns early."""
+
+    def propose(self, context: Context) -> DraftTree:
+        time.sleep(SLEEP)
+        return super().propose(context)
+
+
+def test_time_spent_drafting_without_a_model_is_overhead():
+    row = measure_overhead(tiny_target(), Method("slow", Slow()), PROMPTS, max_new_tokens=6)
+    assert set(row) == set(OVERHEAD_COLUMNS)
+    assert (row["num_cycles"], row["batch_size"]) == (5, 2)
+    assert row["overhead_low_ms"] >= 1000 * SLEEP
+    assert row["cycle_ms"] >= row["models_ms"] > 0
+
+
+def test_time_spent_in_the_target_is_not(monkeypatch: pytest.MonkeyPatch):
+    """A target that sleeps in every pass: all of it is the models'."""
+    target = tiny_target()
+    score = target.score
+
+    def slow_score(*arguments):
+        time.sleep(SLEEP)
+        return score(*arguments)
+
+    monkeypatch.setattr(target, "score", slow_score)
+    row = measure_overhead(target, Method("vanilla", Vanilla()), PROMPTS[:1], max_new_tokens=4)
+    assert row["models_ms"] >= 1000 * SLEEP
+
+
+def test_drafter_passes_are_the_models_and_everything_is_unwrapped():
+    target = tiny_target()
+    torch.manual_seed(0)
+    drafter = Eagle1(Eagle1Config.from_target(target))
+    drafter.attach(target)
+    calls = []
+    drafter.register_forward_hook(lambda *_: calls.append(1))
+    proposer = EagleChain(target, drafter.eval(), num_draft_tokens=2)
+    row = measure_overhead(target, Method("chain", proposer), PROMPTS, max_new_tokens=6)
+    assert row["num_cycles"] > 0
+    assert len(calls) > row["num_cycles"]
+    for owner, name in ((target, "score"), (target, "extend"), (drafter, "forward")):
+        assert name not in vars(owner)
+    assert "propose" not in vars(proposer)
+
+
+def test_an_answer_of_one_token_has_no_cycle():
+    row = measure_overhead(tiny_target(), Method("vanilla", Vanilla()), PROMPTS, max_new_tokens=1)
+    assert (row["num_cycles"], row["overhead_ms"]) == (0, None)
