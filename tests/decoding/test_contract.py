@@ -11,9 +11,12 @@ from scipy import stats
 from eagle_lab.catalog import options
 from eagle_lab.decoding.eagle_dynamic import EagleDynamic
 from eagle_lab.decoding.eagle_static import EagleChain, EagleStatic
+from eagle_lab.decoding.hybrid import Hybrid
+from eagle_lab.decoding.lookahead import Lookahead
 from eagle_lab.decoding.loop import decode
 from eagle_lab.decoding.prompt_lookup import PromptLookup
 from eagle_lab.decoding.self_speculation import SelfSpeculation
+from eagle_lab.decoding.suffix import Suffix
 from eagle_lab.decoding.vanilla import Vanilla
 from eagle_lab.drafters.eagle1 import Eagle1, Eagle1Config
 from eagle_lab.errors import Infeasible, UserError
@@ -53,9 +56,20 @@ def dynamic(target, drafter, depth, width, num_nodes):
     return EagleDynamic(target, drafter, depth=depth, width=width, num_nodes=num_nodes)
 
 
+def hybrid(target, alone_from):
+    sizes = {"depth": 3, "width": 4, "num_nodes": 12}
+    return Hybrid(target, drafter_of(target), **sizes, n_min=1, alone_from=alone_from)
+
+
 METHODS = {
     "self_speculation": lambda target: SelfSpeculation(target, num_draft_tokens=3),
     "prompt_lookup": lambda target: PromptLookup(target),
+    "suffix": lambda target: Suffix(target),
+    "suffix_earlier_answers": lambda target: Suffix(target, earlier_answers=True),
+    "lookahead": lambda target: Lookahead(target, window_size=4, ngram_size=4, num_guesses=3),
+    "lookahead_prompt_ngrams": lambda target: Lookahead(target, ngram_size=3, prompt_ngrams=True),
+    "hybrid": lambda target: hybrid(target, alone_from=3),
+    "hybrid_copies_alone": lambda target: hybrid(target, alone_from=1),
     "eagle_chain": lambda target: EagleChain(target, drafter_of(target), num_draft_tokens=4),
     "eagle_static": lambda target: EagleStatic(target, drafter_of(target)),
     "eagle_dynamic": lambda target: dynamic(target, drafter_of(target), 4, 4, 20),
@@ -144,7 +158,9 @@ def test_one_seed_gives_the_same_tokens_whatever_the_neighbours(name):
     assert [row.tokens for row in first] != [row.tokens for row in other]
 
 
-@pytest.mark.parametrize("name", ["prompt_lookup", "eagle_dynamic"])
+@pytest.mark.parametrize(
+    "name", ["prompt_lookup", "suffix", "lookahead", "hybrid", "eagle_dynamic"]
+)
 def test_chosen_children_draw_vanillas_very_text(name):
     """At equal coins a method that chooses its children samples the same tokens as vanilla."""
     target = target_of("llama")
