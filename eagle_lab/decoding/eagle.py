@@ -22,7 +22,7 @@ from torch import Tensor
 
 from eagle_lab.decoding.proposer import Context
 from eagle_lab.drafters.eagle1 import Eagle1
-from eagle_lab.errors import Infeasible
+from eagle_lab.errors import Infeasible, UserError
 from eagle_lab.models.attention import attention
 from eagle_lab.models.cache import TreeCache, TreePass
 from eagle_lab.models.target import Scores, Target
@@ -33,6 +33,17 @@ def _attend(tree_pass: TreePass, query: Tensor, key: Tensor, value: Tensor) -> T
     """The drafter's attention over its single cached layer."""
     key, value = tree_pass.write(0, key, value)
     return attention(query, key, value, tree_pass.mask(), query.shape[-1] ** -0.5)
+
+
+def check_stop_confidence(method: str, value: float) -> float:
+    """`value`, a probability at which drafting stops.
+
+    Raises:
+        UserError: it is outside [0, 1); 0 never stops.
+    """
+    if not 0 <= value < 1:
+        raise UserError(f"{method}: stop_confidence={value} must be in [0, 1); 0 never stops")
+    return value
 
 
 class EagleProposer:

@@ -2,27 +2,44 @@
 
 Children are chosen, not drawn, at every temperature: which nodes survive the reranking may depend
 only on what was known before a draw, so drawn children cannot be pruned by their scores.
+
+With `stop_confidence` a row's tree ends at the first level whose best path is less probable than
+that; rows of a batch end where they like, the rest of their columns is padding.
 """
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
-from eagle_lab.decoding.eagle import EagleProposer
+from eagle_lab.decoding.eagle import EagleProposer, check_stop_confidence
 from eagle_lab.decoding.proposer import Context
 from eagle_lab.drafters.eagle1 import Eagle1
 from eagle_lab.models.target import Target
 from eagle_lab.tree.draft_tree import DraftTree
-from eagle_lab.tree.dynamic import best_of, check_dynamic, expand, rerank
+from eagle_lab.tree.dynamic import Level, best_of, check_dynamic, expand, rerank
 
 
 class EagleDynamic(EagleProposer):
     """Grows `depth` levels of `width`, verifies the best `num_nodes`."""
 
-    def __init__(self, target: Target, drafter: Eagle1, *, depth: int, width: int, num_nodes: int):
-        """Raises `Infeasible` if the pool or the draft vocabulary is too small."""
+    def __init__(
+        self,
+        target: Target,
+        drafter: Eagle1,
+        *,
+        depth: int,
+        width: int,
+        num_nodes: int,
+        stop_confidence: float = 0.0,
+    ):
+        """Raises `Infeasible` if the pool or the draft vocabulary is too small, `UserError` for a
+        `stop_confidence` outside [0, 1).
+        """
         super().__init__(target, drafter)
+        self.stop_confidence = check_stop_confidence("eagle_dynamic", stop_confidence)
         check_dynamic(depth, width, num_nodes)
         self._check_width(width)
         self.depth, self.width, self.max_nodes = depth, width, num_nodes
@@ -34,11 +51,13 @@ class EagleDynamic(EagleProposer):
         scores = hidden.new_zeros(hidden.shape[:2], dtype=torch.float32)
         pool_index = torch.zeros_like(context.roots)[:, None]
         visible: Tensor | None = None
-        levels = []
+        levels: list[Level] = []
         for depth in range(1, self.depth + 1):
             log_probs = torch.log_softmax(self.drafter.logits(hidden), dim=-1)
             level = expand(log_probs, scores, pool_index, self.width)
             level.tokens = self.target_ids(level.tokens)
+            if self.stop_confidence > 0 and not level.stop_below(math.log(self.stop_confidence)):
+                break
             levels.append(level)
             if depth == self.depth:
                 break
@@ -50,6 +69,8 @@ class EagleDynamic(EagleProposer):
             hidden = self.guess(
                 level.tokens.gather(1, frontier), _rows_of(hidden, parent), depth, visible
             )
+        if not levels:
+            return DraftTree.root_only(context.roots)
         return rerank(context.roots, levels, self.max_nodes)
 
     def _visible(self, above: Tensor | None, parent: Tensor) -> Tensor:

@@ -16,7 +16,6 @@ from torch import Tensor
 from eagle_lab.decoding.eagle import EagleProposer
 from eagle_lab.decoding.proposer import Context
 from eagle_lab.drafters.eagle1 import Eagle1
-from eagle_lab.errors import UserError
 from eagle_lab.models.target import Target
 from eagle_lab.sampling import Purpose, draw_without_replacement
 from eagle_lab.tree.draft_tree import DraftTree, ancestors_of
@@ -79,13 +78,10 @@ class EagleStatic(EagleProposer):
         for more siblings than the drafter has tokens.
         """
         super().__init__(target, drafter)
-        self._set_shape(StaticShape.from_paths(paths or EAGLE1_PATHS))
-
-    def _set_shape(self, shape: StaticShape) -> None:
-        self.shape = shape
-        self.max_nodes = len(shape.paths)
-        self._parents = shape.parents.to(self.target.device)
-        self._levels = _levels(shape, self.target.device)
+        self.shape = StaticShape.from_paths(paths or EAGLE1_PATHS)
+        self.max_nodes = len(self.shape.paths)
+        self._parents = self.shape.parents.to(target.device)
+        self._levels = _levels(self.shape, target.device)
         self._check_width(max(level.num_children for level in self._levels))
 
     @torch.no_grad()
@@ -128,14 +124,3 @@ class EagleStatic(EagleProposer):
         columns, width = self.max_nodes + 1, max(level.num_children for level in self._levels)
         roots = context.cache.lengths[:, None]
         return context.coins.toss(roots, Purpose.DRAFT, columns * width).view(-1, columns, width)
-
-
-class EagleChain(EagleStatic):
-    """One branch of `num_draft_tokens`: the shape that serving engines use at larger batches."""
-
-    def __init__(self, target: Target, drafter: Eagle1, *, num_draft_tokens: int = 5):
-        """Raises `UserError` if `num_draft_tokens` is less than 1."""
-        if num_draft_tokens < 1:
-            raise UserError(f"num_draft_tokens={num_draft_tokens} must be at least 1")
-        EagleProposer.__init__(self, target, drafter)
-        self._set_shape(StaticShape.chain(num_draft_tokens))

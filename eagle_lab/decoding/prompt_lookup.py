@@ -7,13 +7,18 @@ hence lossless. No match is an empty draft.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
-from eagle_lab.decoding.proposer import Context, Stateless
+from eagle_lab.decoding.draft_length import DraftLength
+from eagle_lab.decoding.proposer import Context
 from eagle_lab.errors import UserError
+from eagle_lab.models.target import Scores
 from eagle_lab.tree.draft_tree import DraftTree
+from eagle_lab.verify import Acceptance
 
 
 def find_continuation(tokens: np.ndarray, n_max: int, n_min: int, num_draft_tokens: int) -> list:
@@ -36,24 +41,46 @@ def find_continuation(tokens: np.ndarray, n_max: int, n_min: int, num_draft_toke
     return []
 
 
-class PromptLookup(Stateless):
+class PromptLookup:
     """Copies a branch of up to `num_draft_tokens` tokens out of the row's own context."""
 
     def __init__(
-        self, target: Any = None, *, n_max: int = 3, n_min: int = 1, num_draft_tokens: int = 10
+        self,
+        target: Any = None,
+        *,
+        n_max: int = 3,
+        n_min: int = 1,
+        num_draft_tokens: int = 10,
+        adaptive: bool = False,
     ):
-        """Raises `UserError` unless 1 <= n_min <= n_max and num_draft_tokens >= 1."""
-        if not 1 <= n_min <= n_max or num_draft_tokens < 1:
+        """Raises `UserError` unless 1 <= n_min <= n_max and num_draft_tokens >= 1.
+
+        With `adaptive` each row's longest copy follows what was accepted, see `DraftLength`.
+        """
+        if not 1 <= n_min <= n_max:
             raise UserError(
-                f"prompt_lookup: n_min={n_min}, n_max={n_max}, num_draft_tokens="
-                f"{num_draft_tokens}; needed: 1 <= n_min <= n_max and num_draft_tokens >= 1"
+                f"prompt_lookup: n_min={n_min}, n_max={n_max}; needed: 1 <= n_min <= n_max"
             )
+        self._length = DraftLength("prompt_lookup", num_draft_tokens, adaptive=adaptive)
         self.n_max, self.n_min, self.max_nodes = n_max, n_min, num_draft_tokens
+
+    def begin(self, context: Context, features: Tensor) -> None:
+        """Every row starts with the longest copies."""
+        self._length.begin(len(context.tokens))
 
     def propose(self, context: Context) -> DraftTree:
         """A chain per row, as long as its match."""
         found = [
-            find_continuation(np.asarray(row), self.n_max, self.n_min, self.max_nodes)
-            for row in context.tokens
+            find_continuation(np.asarray(row), self.n_max, self.n_min, longest)
+            for row, longest in zip(context.tokens, self._length.wanted, strict=True)
         ]
+        self._length.drafted([len(draft) for draft in found])
         return DraftTree.from_branches(context.roots, [[draft] for draft in found])
+
+    def observe(self, context: Context, acceptance: Acceptance, scores: Scores) -> None:
+        """Learn how much was accepted."""
+        self._length.observe(acceptance.num_accepted)
+
+    def select(self, rows: Sequence[int]) -> None:
+        """Keep only the lengths of the chosen rows."""
+        self._length.select(rows)

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from eagle_lab.decoding.draft_length import DraftLength
 from eagle_lab.decoding.proposer import Context
-from eagle_lab.errors import UserError
 from eagle_lab.models.target import Scores, Target
 from eagle_lab.sampling import Purpose, draw
 from eagle_lab.tree.draft_tree import DraftTree
@@ -22,10 +22,9 @@ from eagle_lab.verify import Acceptance
 class SelfSpeculation:
     """Drafts a chain with the target itself, on a cache of its own."""
 
-    def __init__(self, target: Target, *, num_draft_tokens: int = 4):
-        """Raises `UserError` if `num_draft_tokens` is less than 1."""
-        if num_draft_tokens < 1:
-            raise UserError(f"self_speculation: num_draft_tokens={num_draft_tokens} must be >= 1")
+    def __init__(self, target: Target, *, num_draft_tokens: int = 4, adaptive: bool = False):
+        """Raises `UserError` if `num_draft_tokens` < 1; for `adaptive` see `DraftLength`."""
+        self._length = DraftLength("self_speculation", num_draft_tokens, adaptive=adaptive)
         self.target = target
         self.max_nodes = num_draft_tokens
 
@@ -33,13 +32,14 @@ class SelfSpeculation:
         """Read the prompts; the roots are not in the cache yet."""
         self.cache = self.target.new_cache(len(context.tokens))
         self.target.prefill([tokens[:-1] for tokens in context.tokens], self.cache)
+        self._length.begin(len(context.tokens))
 
     def propose(self, context: Context) -> DraftTree:
-        """A chain of `num_draft_tokens`, argmax at temperature 0, drawn from the law otherwise."""
+        """A chain, argmax at temperature 0, drawn from the law otherwise."""
         drafts, laws = [], []
         coins = context.coins.toss(context.cache.lengths[:, None], Purpose.DRAFT, self.max_nodes)
         tokens, counts = self._unread(context)
-        for step in range(self.max_nodes):
+        for step in range(max(self._length.wanted)):
             logits = self.target.extend(tokens, counts, self.cache).logits[:, 0]
             if context.sampling.greedy:
                 drafts.append(logits.argmax(-1))
@@ -48,7 +48,9 @@ class SelfSpeculation:
                 drafts.append(draw(laws[-1], coins[:, 0, step]))
             tokens, counts = drafts[-1][:, None], torch.ones_like(counts)
         draft_probs = torch.stack(laws, dim=1) if laws else None
-        return DraftTree.chain(context.roots, torch.stack(drafts, dim=1), draft_probs=draft_probs)
+        wanted = torch.tensor(self._length.wanted, device=context.roots.device)
+        self._length.drafted(wanted)
+        return DraftTree.chain(context.roots, torch.stack(drafts, dim=1), wanted, draft_probs)
 
     def _unread(self, context: Context) -> tuple[Tensor, Tensor]:
         """Committed tokens that this cache lacks: the root, and the last draft if it was kept."""
@@ -60,7 +62,8 @@ class SelfSpeculation:
         return padded.to(context.roots.device), counts.to(context.roots.device)
 
     def observe(self, context: Context, acceptance: Acceptance, scores: Scores) -> None:
-        """Forget the rejected drafts."""
+        """Forget the rejected drafts, and learn how much was accepted."""
+        self._length.observe(acceptance.num_accepted)
         # Read so far: everything up to the old root, then all drafts but the last.
         kept = context.cache.lengths
         surplus = (self.cache.lengths - kept).clamp(min=0)
@@ -69,3 +72,4 @@ class SelfSpeculation:
     def select(self, rows: Sequence[int]) -> None:
         """Keep only the chosen rows."""
         self.cache.select(rows)
+        self._length.select(rows)

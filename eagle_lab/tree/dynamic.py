@@ -60,6 +60,15 @@ class Level:
     scores: Tensor
     parents: Tensor
 
+    def stop_below(self, least: float) -> bool:
+        """Close the level, and so all below it, for rows whose best score is under `least`.
+
+        The scores of a closed level are -inf. Returns whether the level is open for any row.
+        """
+        closed = self.scores.amax(1, keepdim=True) < least
+        self.scores = self.scores.masked_fill(closed, -torch.inf)
+        return not bool(closed.all())
+
 
 def expand(log_probs: Tensor, path_scores: Tensor, pool_index: Tensor, width: int) -> Level:
     """Best `width` children of each frontier node.
@@ -83,23 +92,25 @@ def best_of(scores: Tensor, count: int) -> Tensor:
 
 
 def rerank(roots: Tensor, levels: list[Level], num_nodes: int) -> DraftTree:
-    """The best `num_nodes` candidates of all levels as a tree under `roots` [B].
+    """The best `num_nodes` candidates of all levels, or all there are, as a tree under `roots` [B].
 
-    Tokens of the levels must already be target ids.
+    Tokens of the levels must already be target ids. Candidates of score -inf are padding.
     """
     tokens = torch.cat([level.tokens for level in levels], dim=1)
     scores = torch.cat([level.scores for level in levels], dim=1)
     parents = torch.cat([level.parents for level in levels], dim=1)
     kept = best_of(scores, num_nodes)
+    valid = scores.gather(1, kept) > -torch.inf
     # Column of every pool entry: 0 for the root, then 1 + its place among the kept ones.
     column_of = torch.zeros(
         parents.shape[0], parents.shape[1] + 1, dtype=torch.long, device=parents.device
     )
-    places = torch.arange(1, num_nodes + 1, device=parents.device).expand_as(kept)
+    places = torch.arange(1, kept.shape[1] + 1, device=parents.device).expand_as(kept)
     column_of.scatter_(1, kept + 1, places)
     columns = column_of.gather(1, parents.gather(1, kept))
     return DraftTree.build(
         torch.cat([roots[:, None], tokens.gather(1, kept)], dim=1),
         torch.cat([torch.zeros_like(roots[:, None]), columns], dim=1),
         max_depth=len(levels),
+        valid=torch.cat([torch.ones_like(valid[:, :1]), valid], dim=1),
     )

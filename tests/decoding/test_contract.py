@@ -9,8 +9,9 @@ import torch
 from scipy import stats
 
 from eagle_lab.catalog import options
+from eagle_lab.decoding.eagle_chain import EagleChain
 from eagle_lab.decoding.eagle_dynamic import EagleDynamic
-from eagle_lab.decoding.eagle_static import EagleChain, EagleStatic
+from eagle_lab.decoding.eagle_static import EagleStatic
 from eagle_lab.decoding.hybrid import Hybrid
 from eagle_lab.decoding.lookahead import Lookahead
 from eagle_lab.decoding.loop import decode
@@ -52,8 +53,12 @@ def drafter_of(target: Target, draft_vocab_size: int | None = 200) -> Eagle1:
     return drafter.eval()
 
 
-def dynamic(target, drafter, depth, width, num_nodes):
-    return EagleDynamic(target, drafter, depth=depth, width=width, num_nodes=num_nodes)
+def dynamic(target, drafter, depth, width, num_nodes, **options):
+    return EagleDynamic(target, drafter, depth=depth, width=width, num_nodes=num_nodes, **options)
+
+
+def chain(target, **options):
+    return EagleChain(target, drafter_of(target), num_draft_tokens=4, **options)
 
 
 def hybrid(target, alone_from):
@@ -70,10 +75,17 @@ METHODS = {
     "lookahead_prompt_ngrams": lambda target: Lookahead(target, ngram_size=3, prompt_ngrams=True),
     "hybrid": lambda target: hybrid(target, alone_from=3),
     "hybrid_copies_alone": lambda target: hybrid(target, alone_from=1),
-    "eagle_chain": lambda target: EagleChain(target, drafter_of(target), num_draft_tokens=4),
+    "eagle_chain": chain,
     "eagle_static": lambda target: EagleStatic(target, drafter_of(target)),
     "eagle_dynamic": lambda target: dynamic(target, drafter_of(target), 4, 4, 20),
     "eagle_full_vocabulary": lambda target: dynamic(target, drafter_of(target, None), 3, 3, 9),
+    "self_speculation_adaptive": lambda target: SelfSpeculation(target, adaptive=True),
+    "prompt_lookup_adaptive": lambda target: PromptLookup(target, adaptive=True),
+    "eagle_chain_adaptive": lambda target: chain(target, adaptive=True),
+    "eagle_chain_stopped": lambda target: chain(target, stop_confidence=3e-4),
+    "eagle_dynamic_stopped": lambda target: dynamic(
+        target, drafter_of(target), 4, 4, 20, stop_confidence=3e-4
+    ),
 }
 
 
