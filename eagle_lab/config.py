@@ -48,6 +48,14 @@ class DrafterConfig:
 
 
 @dataclass
+class DraftModelConfig:
+    """The layers of the target that a small draft model starts from."""
+
+    num_layers: int = MISSING
+    layers: list[int] | None = None
+
+
+@dataclass
 class DataConfig:
     """Prompts, capture and feature store."""
 
@@ -175,8 +183,10 @@ class Config:
     device: str = MISSING
     dtype: str = MISSING
     threads: int | None = None
+    fast_layers: str = MISSING
     target: TargetConfig = field(default_factory=TargetConfig)
     drafter: DrafterConfig = field(default_factory=DrafterConfig)
+    draft_model: DraftModelConfig = field(default_factory=DraftModelConfig)
     data: DataConfig = field(default_factory=DataConfig)
     tree: TreeConfig = field(default_factory=TreeConfig)
     method: dict[str, Any] = field(default_factory=dict)

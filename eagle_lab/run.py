@@ -23,8 +23,11 @@ from eagle_lab.errors import choose
 
 TASKS = {
     name: f"eagle_lab.tasks.{name}"
-    for name in ("capture", "train", "bench", "sweep", "profile", "report", "quickstart", "chat")
-}
+    for name in (
+        "capture", "train", "train_draft", "bench", "sweep", "profile", "report", "quickstart",
+        "chat",
+    )
+}  # fmt: skip
 # Reads results only, and opens without torch
 _WITHOUT_TORCH = ("report",)
 

@@ -8,6 +8,7 @@ validated best), `training_curve.csv` (every few steps), `summary.csv` (every va
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from eagle_lab.models.target import Target
 from eagle_lab.tasks import messages
 from eagle_lab.tasks.run_folder import RunFolder
 from eagle_lab.tasks.target import target_from
+from eagle_lab.training.base import TrainingModule
 from eagle_lab.training.choices import cached_choices
 from eagle_lab.training.curve import Row
 from eagle_lab.training.fit import FitResult, fit, last_checkpoint
@@ -34,17 +36,24 @@ from eagle_lab.training.start import new_drafter, start_as_linear_predictor, tra
 
 def run(config: DictConfig) -> None:
     """Train as `config` says, into `config.output_dir`."""
+    run_training(config, train)
+
+
+def run_training(
+    config: DictConfig, train_in: Callable[[RunFolder, DictConfig, Target], Path]
+) -> None:
+    """Open the run's folder, train with `train_in`, and say where its result is."""
     if config.overwrite:  # a mistake must not cost the run that is there
         optimisation_from(config), fit_settings_from(config), store_from(config)
-    with RunFolder.open(config, task="train") as folder:
+    with RunFolder.open(config, task=config.task) as folder:
         if folder.finished:
             print(f"this run is finished: {folder.path}")
             return
         target = target_from(config)
         with messages.shown():
-            train(folder, config, target)
+            trained = train_in(folder, config, target)
         folder.finish(target=target.name, target_fingerprint=target.fingerprint)
-        print(f"drafter: {folder.path / 'drafter'}")
+        print(f"{trained.name}: {trained}")
 
 
 def train(folder: RunFolder, config: DictConfig, target: Target) -> Path:
@@ -54,23 +63,42 @@ def train(folder: RunFolder, config: DictConfig, target: Target) -> Path:
         UserError: no store, one of another target, nothing to learn from, or a bad setting.
         KeyboardInterrupt: after saving where training stands.
     """
-    optimisation, fit_settings = optimisation_from(config), fit_settings_from(config)
+    optimisation = optimisation_from(config)
     data = data_from(config, target)
-    checkpoints = folder.path / "checkpoints"
+    checkpoints = checkpoints_of(folder)
     drafter = drafter_from(config, target, data, resumed=last_checkpoint(checkpoints) is not None)
     if drafter.d2t is not None:
         indices = data.train_indices + data.val_indices
         data.use_choices(cached_choices(data.store, indices, target, checkpoints))
     module = DrafterModule(drafter, optimisation)
+    summary = fit_in(folder, config, module, data)
+    return save_drafter(drafter, folder.path / "drafter", target=target, training_summary=summary)
+
+
+def fit_in(
+    folder: RunFolder, config: DictConfig, module: TrainingModule, data: DrafterDataModule
+) -> dict[str, Any]:
+    """Fit `module`, which then has its best weights, and write curve and summary."""
 
     def write(train_rows: list[Row], val_rows: list[Row]) -> None:
         write_curve(folder, train_rows, val_rows)
 
-    loggers = loggers_from(config, folder.path)
-    result = fit(module, data, checkpoints, fit_settings, write=write, loggers=loggers)
+    result = fit(
+        module,
+        data,
+        checkpoints_of(folder),
+        fit_settings_from(config),
+        write=write,
+        loggers=loggers_from(config, folder.path),
+    )
     summary = summarise(config, data, result)
     folder.write_json("summary.json", summary)
-    return save_drafter(drafter, folder.path / "drafter", target=target, training_summary=summary)
+    return summary
+
+
+def checkpoints_of(folder: RunFolder) -> Path:
+    """Where a run keeps what it goes on from."""
+    return folder.path / "checkpoints"
 
 
 def data_from(config: DictConfig, target: Target) -> DrafterDataModule:

@@ -54,7 +54,7 @@ def counting_rows(batch: PackedBatch, step: int) -> Tensor:
     """Whether each row counts at `step`, bool [P]."""
     counts = torch.ones_like(batch.supervised)
     for earlier in range(step + 1):
-        counts &= _shifted_supervision(batch, earlier + 2)
+        counts &= shifted_supervision(batch, earlier + 2)
     return counts
 
 
@@ -76,7 +76,8 @@ def next_tokens(batch: PackedBatch) -> Tensor:
     return torch.where(_same_conversation(batch, 1), torch.roll(batch.tokens, -1), batch.tokens)
 
 
-def _shifted_supervision(batch: PackedBatch, shift: int) -> Tensor:
+def shifted_supervision(batch: PackedBatch, shift: int) -> Tensor:
+    """Whether token p + shift is an assistant token of the conversation of row p, bool [P]."""
     return torch.roll(batch.supervised, -shift) & _same_conversation(batch, shift)
 
 

@@ -12,15 +12,14 @@ import pytest
 import torch
 
 from eagle_lab.config import compose
-from eagle_lab.data.fingerprint import Fingerprint
-from eagle_lab.data.store import Conversation, FeatureStore
-from eagle_lab.data.store_writer import StoreWriter
+from eagle_lab.data.store import FeatureStore
 from eagle_lab.drafters.checkpoint import load_drafter
 from eagle_lab.errors import UserError
 from eagle_lab.models.load import load_target
 from eagle_lab.models.target import Target
 from eagle_lab.tasks import train
 from eagle_lab.tasks.run_folder import RunFolder
+from tests.tasks.stores import store_of
 
 SMALL = [
     "+experiment=train",
@@ -42,26 +41,7 @@ def target() -> Target:
 
 @pytest.fixture(scope="module")
 def store(target: Target, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Twelve conversations with the target's own features, the second half supervised."""
-    folder = tmp_path_factory.mktemp("store")
-    generator = torch.Generator().manual_seed(0)
-    conversations = []
-    for number in range(12):
-        tokens = torch.randint(3, 60, (24,), generator=generator)
-        hidden = target.prefill([tokens.tolist()], target.new_cache(1)).features[0, :-1]
-        supervised = torch.arange(24) >= 12
-        conversations.append(Conversation(tokens, supervised, hidden, f"c{number}"))
-    fingerprint = Fingerprint({"target": target.fingerprint, "layers": None})
-    writer = StoreWriter(
-        folder,
-        fingerprint,
-        feature_dtype=torch.float16,
-        feature_width=target.feature_width,
-        details={},
-    )
-    writer.add_shard(conversations)
-    writer.finish()
-    return folder
+    return store_of(target, tmp_path_factory.mktemp("store"))
 
 
 def overrides(store: Path, output_dir: Path, *more: str) -> list[str]:

@@ -1,0 +1,45 @@
+"""`+experiment=train_draft`: a small draft model from a target's own layers and a feature store.
+
+Reads as: data, model, module, fit, save. In the run's folder: `draft_model/` (an ordinary Hugging
+Face folder with the weights that validated best), and beside it what `+experiment=train` leaves.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from eagle_lab.models.shortened import save_model, shortened, spread_layers
+from eagle_lab.models.target import Target
+from eagle_lab.tasks.run_folder import RunFolder
+from eagle_lab.tasks.train import data_from, fit_in, optimisation_from, run_training
+from eagle_lab.training.distillation import DistillationModule, refuse_unused
+
+
+def run(config: DictConfig) -> None:
+    """Train as `config` says, into `config.output_dir`."""
+    for name in ("init_from", "least_squares_start"):
+        refuse_unused(name, config.trainer[name])
+    run_training(config, train)
+
+
+def train(folder: RunFolder, config: DictConfig, target: Target) -> Path:
+    """Train in an open folder with a loaded target; returns the draft model's folder.
+
+    Raises:
+        UserError: no store, one of another target, nothing to learn from, or a bad setting.
+        KeyboardInterrupt: after saving where training stands.
+    """
+    data = data_from(config, target)
+    model = shortened(target, layers_from(config, target))
+    fit_in(folder, config, DistillationModule(model, target, optimisation_from(config)), data)
+    return save_model(model, target.tokenizer, folder.path / "draft_model")
+
+
+def layers_from(config: DictConfig, target: Target) -> list[int]:
+    """The target's layers that the draft model starts from."""
+    asked = config.draft_model
+    if asked.layers is not None:
+        return list(asked.layers)
+    return spread_layers(asked.num_layers, target.num_layers)
