@@ -62,12 +62,29 @@ class Sampling:
             logits = logits.masked_fill(logits < threshold, -torch.inf)
         probs = torch.softmax(logits, dim=-1)
         if self.top_p < 1:
-            ordered, order = probs.sort(dim=-1, descending=True, stable=True)
-            before = ordered.cumsum(-1) - ordered
-            ordered = ordered.masked_fill(before >= self.top_p, 0.0)
-            probs = torch.zeros_like(probs).scatter_(-1, order, ordered)
-            probs = probs / probs.sum(-1, keepdim=True)
+            probs = _nucleus(probs, self.top_p)
         return probs
+
+
+def _nucleus(probs: Tensor, top_p: float, num_sorted: int = 4096) -> Tensor:
+    """The law of the smallest set of tokens whose mass reaches `top_p` [..., V].
+
+    Of equal tokens at its edge those with the lower index belong to it. Only the `num_sorted` most
+    probable tokens are sorted unless the set is larger.
+    """
+    num_sorted = min(num_sorted, probs.shape[-1])
+    ordered = probs.topk(num_sorted, dim=-1).values
+    inside = ordered.cumsum(-1) - ordered < top_p
+    if num_sorted < probs.shape[-1] and bool(inside[..., -1].any()):
+        return _nucleus(probs, top_p, probs.shape[-1])
+    size = inside.sum(-1, keepdim=True)
+    least = ordered.gather(-1, size - 1)
+    kept = probs >= least
+    if bool((kept.sum(-1, keepdim=True) > size).any()):  # several are equal to the last one
+        above, equal = probs > least, probs == least
+        kept = above | (equal & (equal.cumsum(-1) <= size - above.sum(-1, keepdim=True)))
+    probs = probs.where(kept, 0.0)
+    return probs / probs.sum(-1, keepdim=True)
 
 
 def draw(probs: Tensor, coins: Tensor) -> Tensor:

@@ -90,3 +90,19 @@ def test_row_keys_differ_in_every_argument():
     keys = {row_key(s, q, t, r) for s in (0, 1) for q in ("1", "a") for t in (0, 1) for r in (0, 1)}
     assert len(keys) == 16
     assert row_key(0, 81, 0, 0) == row_key(0, "81", 0, 0)
+
+
+def test_a_nucleus_larger_than_what_is_sorted_first_is_found_all_the_same():
+    """Against a plain sort of the whole vocabulary, over flat, steep and tied laws."""
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(4, 9000, generator=generator) * torch.tensor([[0.1], [1.0], [3.0], [9.0]])
+    logits[1] = logits[1].round(decimals=1)  # many equal tokens
+    for top_p in (0.05, 0.5, 0.9, 0.999):
+        probs = logits.softmax(-1)
+        ordered, order = probs.sort(dim=-1, descending=True, stable=True)
+        ordered = ordered.masked_fill(ordered.cumsum(-1) - ordered >= top_p, 0.0)
+        expected = torch.zeros_like(probs).scatter(-1, order, ordered)
+        expected = expected / expected.sum(-1, keepdim=True)
+        found = Sampling(temperature=1.0, top_p=top_p).probs(logits)
+        assert torch.equal(found > 0, expected > 0)
+        torch.testing.assert_close(found, expected)
