@@ -7,12 +7,14 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from eagle_lab.models.fast_layers import linear
+
 
 class Attached:
     """The target's frozen parts: embedding, head rows of the draft vocabulary, logit scaling.
 
     A plain object, so that none of it is a parameter, a buffer or part of `state_dict`.
-    `head` maps hidden [..., H] to unscaled logits and may be replaced by a faster equal one.
+    `head` maps hidden [..., H] to unscaled logits, through the fast layers if the target does.
     """
 
     def __init__(self, target: Any, kept: Tensor | None) -> None:
@@ -24,9 +26,9 @@ class Attached:
         self.embedding: Callable[[Tensor], Tensor] = target.embedding
         self.head_weight: Tensor = weight  # [D or V, H]
         self.head_bias: Tensor | None = bias
-        self.head: Callable[[Tensor], Tensor] = self._linear
         self.scale_logits: Callable[[Tensor], Tensor] = target.scale_logits
 
-    def _linear(self, hidden: Tensor) -> Tensor:
-        hidden = hidden.to(self.head_weight.dtype)
-        return nn.functional.linear(hidden, self.head_weight, self.head_bias)
+    def head(self, hidden: Tensor) -> Tensor:
+        """Unscaled logits [..., D or V] of states [..., H]."""
+        multiply = linear if getattr(self.target, "fast_layers", False) else nn.functional.linear
+        return multiply(hidden.to(self.head_weight.dtype), self.head_weight, self.head_bias)

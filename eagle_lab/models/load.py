@@ -40,6 +40,7 @@ def load_target(
     feature_layers: Sequence[int] | None = None,
     trust_remote_code: bool = False,
     threads: int | None = None,
+    fast_layers: bool | None = None,
     architecture: str = "llama",
     tied_head: bool = False,
 ) -> Target:
@@ -53,6 +54,7 @@ def load_target(
         feature_layers: see `Target`.
         trust_remote_code: run Python code that comes with the weights.
         threads: CPU threads of torch; None leaves torch's own choice.
+        fast_layers: see `Target`.
         architecture: of `tiny_random`, see `models.tiny`.
         tied_head: of `tiny_random`.
 
@@ -76,7 +78,9 @@ def load_target(
     placed: nn.Module = model
     placed.to(where)
     label = BUILTIN.get(name, Path(str(path or name)).name)
-    return Target(model, tokenizer, name=label, feature_layers=feature_layers)
+    return Target(
+        model, tokenizer, name=label, feature_layers=feature_layers, fast_layers=fast_layers
+    )
 
 
 def choose_device(device: str) -> torch.device:

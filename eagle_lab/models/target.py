@@ -29,6 +29,7 @@ from transformers import AttentionInterface
 from eagle_lab.errors import UserError
 from eagle_lab.models.attention import attention
 from eagle_lab.models.cache import TreeCache, TreePass
+from eagle_lab.models.fast_layers import linear, plain_layers, suits, use_fast_layers
 from eagle_lab.tree.draft_tree import DraftTree
 
 ATTENTION_NAME = "eagle_lab_tree"
@@ -86,11 +87,13 @@ class Target:
         tokenizer: its tokenizer.
         name: what reports call it.
         feature_layers: ids of the fused layers (EAGLE-3); None for the post-norm top state.
+        fast_layers: whether linear layers and norms run through the kernels of `fast_layers`;
+            None where there are any, on a CPU in float32.
 
     Raises:
         UserError: if the model does not use the attention interface of transformers, if its head
-            does more than a linear map with soft-cap or scale, or if `feature_layers` are not
-            strictly increasing within 1 ... num_layers - 1.
+            does more than a linear map with soft-cap or scale, if `feature_layers` are not
+            strictly increasing within 1 ... num_layers - 1, or if there are no fast layers.
     """
 
     def __init__(
@@ -100,6 +103,7 @@ class Target:
         *,
         name: str = "target",
         feature_layers: Sequence[int] | None = None,
+        fast_layers: bool | None = None,
     ):
         self.model = model.eval().requires_grad_(False)
         self.tokenizer = tokenizer
@@ -123,7 +127,26 @@ class Target:
             raise UserError(
                 f"{type(model).__name__} does not use the attention interface of transformers"
             ) from error
+        suited = suits(self.device, self.dtype)
+        if fast_layers and not suited:
+            raise UserError(
+                f"fast_layers=true with device={self.device.type} and dtype={self.dtype}: they "
+                "need device=cpu and dtype=float32; use fast_layers=auto"
+            )
+        self.fast_layers = suited if fast_layers is None else fast_layers
+        if self.fast_layers:
+            use_fast_layers(model)
         self._check_head()
+
+    @contextlib.contextmanager
+    def plain_layers(self) -> Iterator[None]:
+        """The model's layers and head as Hugging Face ships them, until the block ends."""
+        fast_layers, self.fast_layers = self.fast_layers, False
+        try:
+            with plain_layers(self.model):
+                yield
+        finally:
+            self.fast_layers = fast_layers
 
     @property
     def feature_width(self) -> int:
@@ -142,8 +165,9 @@ class Target:
 
     def head(self, hidden: Tensor) -> Tensor:
         """Logits [..., V] of post-norm states [..., H]."""
+        multiply = linear if self.fast_layers else nn.functional.linear
         hidden = hidden.to(self.head_weight.dtype)
-        return self.scale_logits(nn.functional.linear(hidden, self.head_weight, self.head_bias))
+        return self.scale_logits(multiply(hidden, self.head_weight, self.head_bias))
 
     def new_cache(self, num_rows: int) -> TreeCache:
         """An empty cache for `num_rows` rows."""
