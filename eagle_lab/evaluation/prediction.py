@@ -44,8 +44,12 @@ class BenchFacts:
 
     @property
     def drafting(self) -> list[Mapping[str, Any]]:
-        """The rows of methods that draft with a trained network and could run."""
-        return [row for row in self.methods if row["drafter"] and row["tau_micro"] is not None]
+        """The rows of methods that draft with a trained drafter and could run."""
+        return [
+            row
+            for row in self.methods
+            if row["drafter_matches_target"] is not None and row["tau_micro"] is not None
+        ]
 
     def check(self, batch_sizes: Sequence[int], num_tokens: Sequence[int]) -> None:
         """Raise `UserError` unless costs measured so would cover the bench."""

@@ -57,16 +57,16 @@ def pass_table(profile: Profile) -> Table:
 
 def limits_table(profile: Profile) -> Table:
     """What the machine reached at most: memory reads and matrix products."""
-    limits = profile.totals.get("ceilings") or {}
-    rows = pd.DataFrame(
-        {
-            "limit": ["memory reads" if name == "read" else f"{name} products" for name in limits],
-            "per_second": list(limits.values()),
-            "unit": ["GB/s" if name == "read" else "GFLOP/s" for name in limits],
-        }
-    )
-    shown = (rows["per_second"] / 1e9).map(decimals(1)) + " " + rows["unit"]
-    columns = {"limit": rows["limit"], "measured": shown}
+    limits = pd.Series(profile.totals.get("ceilings") or {}, dtype=float)
+    if limits.empty:
+        return make_table("limits", "Limits of the machine", pd.DataFrame(), {})
+    rows = pd.DataFrame({"limit": limits.index, "per_second": limits.to_numpy()})
+    reads = rows["limit"] == "read"
+    columns = {
+        "limit": (rows["limit"] + " products").mask(reads, "memory reads"),
+        "GB/s": (rows["per_second"] / 1e9).where(reads).map(decimals(1)),
+        "GFLOP/s": (rows["per_second"] / 1e9).mask(reads).map(decimals(1)),
+    }
     note = "The fastest of all rounds: a block read once, and a square matrix product."
     return make_table("limits", "Limits of the machine", rows, columns, note)
 

@@ -29,13 +29,15 @@ CURVES = [
 
 def method(name: str, tau: float, depth: Any, width: Any, num_nodes: Any, **more: Any) -> dict:
     return {
-        "method": name, "drafter": "somewhere", "depth": depth, "width": width,
+        "method": name, "drafter_matches_target": True, "depth": depth, "width": width,
         "num_nodes": num_nodes, "tau_micro": tau, "decode_tokens_per_second": 30.0,
         "speedup": 1.4, "speedup_low": 1.3, "speedup_high": 1.5, **more,
     }  # fmt: skip
 
 
-VANILLA = method("vanilla", 1.0, None, None, None, drafter=None, decode_tokens_per_second=20.0)
+VANILLA = method(
+    "vanilla", 1.0, None, None, None, drafter_matches_target=None, decode_tokens_per_second=20.0
+)
 CHAIN = method("eagle_chain", 2.0, 3, None, 3)
 TREE = method("eagle_dynamic", 3.0, 4, 5, 32)
 
@@ -87,7 +89,7 @@ def test_a_fixed_tree_has_levels_of_its_mean_width():
 
 
 def test_methods_without_a_drafter_and_impossible_ones_are_left_out():
-    lookup = method("prompt_lookup", 1.5, 10, None, 10, drafter=None)
+    lookup = method("prompt_lookup", 1.5, 10, None, 10, drafter_matches_target=None)
     infeasible = method("eagle_dynamic", None, 1, 2, 99)
     rows = predict(facts(CHAIN, lookup, infeasible), CURVES, OVERHEAD)
     assert {row["method"] for row in rows} == {"eagle_chain"}

@@ -25,6 +25,9 @@ from eagle_lab.evaluation.metrics import (
     summarise,
     summarise_categories,
 )
+from eagle_lab.evaluation.overhead import OVERHEAD_COLUMNS
+from eagle_lab.evaluation.pass_costs import CURVE_COLUMNS, WORK_COLUMNS
+from eagle_lab.evaluation.prediction import PREDICTION_COLUMNS
 from eagle_lab.tasks.plain import cell
 
 CATEGORIES = {
@@ -217,6 +220,7 @@ def write_config(
         "device": "cpu", "device_name": "AMD EPYC", "torch_threads": 2,
         "end": "2026-11-30T10:21:04+00:00" if finished else None,
         "dtype": "float32", "seed": 0, "prompts": "bench80", "prompts_sha256": "ab" * 32,
+        "target": "SmolLM2-135M-Instruct", "target_fingerprint": "445af5c8c6ec3c15",
         "resumed": [],
     }  # fmt: skip
     (path / "provenance.json").write_text(json.dumps(provenance), "utf-8")
@@ -246,3 +250,54 @@ def write_one_process_sweep(path: Path, grid: Sequence[tuple[int, int, int]] = G
     """A sweep done in one process: vanilla once, every setting a row."""
     methods = [BENCH[0], *(sweep_method(*setting) for setting in grid)]
     return write_bench(path, methods, task="sweep")
+
+
+def write_profile(path: Path, *, drafter: bool = True) -> Path:
+    """A profile's folder: a target pass costs 60 ms and 1.5 ms per further token, plain ones 80."""
+    path.mkdir(parents=True)
+    write_config(path, "profile", finished=True)
+    models = {"target": (60.0, 1.5, 20.0), "draft": (3.0, 0.2, None)}
+    if not drafter:
+        del models["draft"]
+    rows = []
+    for (name, (base, slope, dearer)), batch_size, context, num_tokens in itertools.product(
+        models.items(), (1, 4), (128, 512), (1, 2, 4, 8, 16, 32, 64)
+    ):
+        median = base + slope * (batch_size * num_tokens - 1) + context / 64
+        one = base + slope * (batch_size - 1) + context / 64
+        rows.append(
+            {
+                "model_pass": name, "batch_size": batch_size, "context": context,
+                "num_tokens": num_tokens, "median_ms": median, "low_ms": 0.97 * median,
+                "high_ms": 1.05 * median, "relative_cost": median / one,
+                "plain_median_ms": dearer and median + dearer,
+                "plain_relative_cost": dearer and (median + dearer) / (one + dearer),
+                "gigabytes_per_second": 538 / median, "read_share": 22.4 / median,
+                "gigaflops": 270 * batch_size * num_tokens / median,
+                "arithmetic_share": 2.5 * batch_size * num_tokens / median,
+            }
+        )  # fmt: skip
+    write_table(path / "cost_curves.csv", CURVE_COLUMNS, rows)
+    write_table(path / "summary.csv", (*CURVE_COLUMNS, *WORK_COLUMNS), rows)
+    cycles = [("vanilla", 1, 62.0, 1.2), ("eagle_dynamic", 1, 190.0, 9.5)]
+    overhead = [
+        {
+            "method": method, "batch_size": size, "num_cycles": 12, "cycle_ms": cycle,
+            "models_ms": cycle - rest, "overhead_ms": rest, "overhead_low_ms": rest - 0.2,
+            "overhead_high_ms": rest + 0.4,
+        }
+        for method, size, cycle, rest in cycles
+    ]  # fmt: skip
+    write_table(path / "overhead.csv", OVERHEAD_COLUMNS, overhead)
+    if drafter:
+        tree = {
+            "method": "eagle_dynamic", "depth": 6, "width": 10, "num_nodes": 59, "tau_micro": 3.1,
+            "predicted_speedup": 1.37, "decode_speedup": 1.31, "speedup": 1.28,
+            "speedup_low": 1.2, "speedup_high": 1.35, "best": "tree",
+        }  # fmt: skip
+        chain = {"method": "eagle_chain", "depth": 2, "num_nodes": 2, "tau_micro": 1.9}
+        chain |= {"predicted_speedup": 1.6, "best": "chain"}
+        write_table(path / "predictions.csv", PREDICTION_COLUMNS, [tree, chain])
+    totals = {"ceilings": {"read": 24e9, "float32": 108e9, "bfloat16": 60e9}}
+    (path / "summary.json").write_text(json.dumps(totals), "utf-8")
+    return path

@@ -21,7 +21,7 @@ from eagle_lab.reports.heatmaps import sweep_heatmap
 from eagle_lab.reports.plot import Plot
 from eagle_lab.reports.style import METHODS, ink_on, label_styles, method_style
 from eagle_lab.reports.sweeps import grids
-from tests.reports.fake_run import BENCH, FakeMethod, write_bench, write_config
+from tests.reports.fake_run import BENCH, FakeMethod, write_bench, write_config, write_profile
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +54,7 @@ def all_plots(
     batch_root: Path,
     crowded_run: Path,
     training_rows: pd.DataFrame,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> list[Plot]:
     columns = [f"val_acceptance_{depth}" for depth in range(1, 6)]
     curve = training_curve(training_rows, columns, "val_tau")
@@ -61,7 +62,10 @@ def all_plots(
     one = describe(load_run(one_process_sweep)).plots
     batches = describe(load_sweep(batch_root)).plots
     crowded = describe(load_run(crowded_run)).plots
-    several = (bench_plots, sweep_plots, one, batches, crowded)
+    profiles = tmp_path_factory.mktemp("profiles")
+    profile = describe(load_run(write_profile(profiles / "both"))).plots
+    alone = describe(load_run(write_profile(profiles / "target", drafter=False))).plots
+    several = (bench_plots, sweep_plots, one, batches, crowded, profile, alone)
     return [*(plot for plots in several for plot in plots.values()), curve]
 
 
