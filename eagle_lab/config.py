@@ -97,6 +97,7 @@ class EvalConfig:
     batch_size: int = MISSING
     repeats: int = MISSING
     timing: bool = MISSING
+    record_confidence: bool = MISSING
     warmup: int = MISSING
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from eagle_lab.tree.draft_tree import DraftTree
 from eagle_lab.verify import Acceptance
 
 
@@ -33,6 +34,10 @@ class Generation:
         verify_s: seconds of target passes, summed over its cycles.
         finished_by: "eos" or "length".
         features: [T, F] target features of all tokens but the last, if they were asked for.
+        draft_confidences: if they were asked for, the drafter's probability of each drafted token
+            that the target judged, behind its parent: tokens whose parent was accepted and whose
+            place the text reached, cycle by cycle.
+        draft_accepted: 1 for each of them that was accepted, 0 for the others.
     """
 
     prompt_tokens: list[int]
@@ -47,6 +52,8 @@ class Generation:
     verify_s: float = 0.0
     finished_by: str = ""
     features: Tensor | None = None
+    draft_confidences: list[float] = field(default_factory=list)
+    draft_accepted: list[int] = field(default_factory=list)
 
 
 class Record:
@@ -64,12 +71,14 @@ class Record:
         eos_ids: frozenset[int],
         on_tokens: Callable[[int, list[int]], None] | None,
         keep_features: bool,
+        keep_confidences: bool = False,
     ):
         self.generations = [Generation(list(prompt)) for prompt in prompts]
         self.rows = list(range(len(prompts)))
         self._max_new_tokens = max_new_tokens
         self._eos_ids = eos_ids
         self._on_tokens = on_tokens
+        self._keep_confidences = keep_confidences
         self._features: list[list[Tensor]] | None = [[] for _ in prompts] if keep_features else None
 
     def emit(self, new_tokens: list[list[int]], num_nodes: Tensor | None) -> list[int]:
@@ -122,6 +131,28 @@ class Record:
             counts = (acceptance.num_accepted + 1).tolist()
             for place, row in enumerate(self.rows):
                 self._features[row].append(features[place, acceptance.path[place, : counts[place]]])
+
+    def keep_confidences(self, tree: DraftTree, acceptance: Acceptance) -> None:
+        """Store confidence and fate of every node that was judged, of the rows under way.
+
+        Called before `emit`. Behind a cut nothing was judged; a tree without scores has no
+        confidences.
+        """
+        confidences = tree.confidences() if self._keep_confidences else None
+        if confidences is None:
+            return
+        emitted = [
+            len(self._cut(self.generations[row], tokens)[0])
+            for row, tokens in zip(self.rows, acceptance.token_lists(), strict=True)
+        ]
+        reached = tree.depths <= torch.tensor(emitted, device=tree.depths.device)[:, None]
+        accepted = torch.zeros_like(tree.valid).scatter(1, acceptance.path, True)
+        judged = tree.candidates & accepted.gather(1, tree.parents) & reached
+        for place, row in enumerate(self.rows):
+            of_row = judged[place]
+            rounded = confidences[place, of_row].double().round(decimals=4)
+            self.generations[row].draft_confidences += rounded.tolist()
+            self.generations[row].draft_accepted += accepted[place, of_row].int().tolist()
 
     def _prompts(self) -> list[list[int]]:
         return [generation.prompt_tokens for generation in self.generations]

@@ -32,6 +32,7 @@ def decode(
     row_keys: Sequence[int] | None = None,
     on_tokens: Callable[[int, list[int]], None] | None = None,
     keep_features: bool = False,
+    keep_confidences: bool = False,
 ) -> list[Generation]:
     """Generate for a batch of prompts; returns one `Generation` per prompt, in order.
 
@@ -45,6 +46,7 @@ def decode(
             row's index.
         on_tokens: called with (row, new tokens) as they arrive.
         keep_features: also return the target's features.
+        keep_confidences: also return how confident the drafter was of what the target judged.
 
     Raises:
         UserError: for an empty prompt, or one that does not fit the context.
@@ -55,7 +57,9 @@ def decode(
     if row_keys is None:
         row_keys = [row_key(0, row, 0, 0) for row in range(len(prompts))]
     clock = Clock(target.device)
-    record = Record(prompts, max_new_tokens, target.eos_ids, on_tokens, keep_features)
+    record = Record(
+        prompts, max_new_tokens, target.eos_ids, on_tokens, keep_features, keep_confidences
+    )
     context = Context(
         tokens=[list(prompt) for prompt in prompts],
         roots=torch.zeros(len(prompts), dtype=torch.long, device=target.device),
@@ -86,6 +90,7 @@ def decode(
         acceptance = verify(tree, scores.logits, context.sampling, coins)
         context.cache.keep(acceptance.path, acceptance.num_accepted + 1)
         record.keep_features(scores.features, acceptance)
+        record.keep_confidences(tree, acceptance)
         acceptance, scores, going_on = _emit(context, record, acceptance, scores, tree.num_nodes())
         if len(going_on) < len(rows):
             proposer.select(going_on)

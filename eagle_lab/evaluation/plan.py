@@ -28,9 +28,10 @@ class BenchSettings:
         timing: measure time (warm-up, synchronised clock) or leave all times empty.
         warmup: passes per method before the first measurement, each with a longer prompt.
         seed: of the coins and of the bootstrap.
+        record_confidence: note how confident the drafter was of what the target judged.
 
     Raises:
-        UserError: a count below 1.
+        UserError: a count below 1, or confidences beside timings, which noting them would change.
     """
 
     turns: int = 2
@@ -41,6 +42,7 @@ class BenchSettings:
     timing: bool = True
     warmup: int = 3
     seed: int = 0
+    record_confidence: bool = False
 
     def __post_init__(self) -> None:
         for name in ("turns", "max_new_tokens", "batch_size", "repeats"):
@@ -48,6 +50,10 @@ class BenchSettings:
                 raise UserError(f"eval.{name}={getattr(self, name)}; it must be at least 1")
         if self.warmup < 0:
             raise UserError(f"eval.warmup={self.warmup}; it must be 0 or more")
+        if self.record_confidence and self.timing:
+            raise UserError(
+                "eval.record_confidence=true takes time of its own; give eval.timing=false with it"
+            )
 
 
 @dataclass(frozen=True)

@@ -145,11 +145,13 @@ class Bench:
             sampling=self.settings.sampling,
             max_new_tokens=max_new_tokens,
             row_keys=keys,
+            keep_confidences=self.settings.record_confidence,
         )
 
     def _row(self, method: Method, batch: Batch, question: Question, generation: Generation) -> Row:
         """A row of generations.jsonl; without timing all times are None."""
         times = ("prefill_s", "decode_s", "draft_s", "verify_s", "cycle_s")
+        asked = ("draft_confidences", "draft_accepted") if self.settings.record_confidence else ()
         return {
             "method": method.name,
             **method.settings,
@@ -166,6 +168,7 @@ class Bench:
             "num_drafted": generation.num_drafted,
             "finished_by": generation.finished_by,
             **{name: getattr(generation, name) if self.settings.timing else None for name in times},
+            **{name: getattr(generation, name) for name in asked},
         }
 
     def _warm_up(self, answers: Answers) -> None:

@@ -50,6 +50,7 @@ def settings_from(config: DictConfig) -> BenchSettings:
         timing=asked.timing,
         warmup=asked.warmup,
         seed=config.seed,
+        record_confidence=asked.record_confidence,
     )
 
 

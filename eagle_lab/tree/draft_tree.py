@@ -71,6 +71,8 @@ class DraftTree:
         draft_probs: [B, N, V] law from which the children of each node were drawn without
             replacement, in the order of their columns; None if children were chosen (top-k,
             copies), which makes each proposal a point mass.
+        scores: [B, N] the drafter's log-probability of the path to each node, 0 at the root; None
+            where a proposer has none.
     """
 
     tokens: Tensor
@@ -81,6 +83,7 @@ class DraftTree:
     ancestors: Tensor
     max_depth: int
     draft_probs: Tensor | None = None
+    scores: Tensor | None = None
 
     @classmethod
     def build(
@@ -92,6 +95,7 @@ class DraftTree:
         valid: Tensor | None = None,
         candidates: Tensor | None = None,
         draft_probs: Tensor | None = None,
+        scores: Tensor | None = None,
     ) -> DraftTree:
         """Derive depths and ancestors from `tokens` and `parents` (both [B, N]).
 
@@ -105,7 +109,9 @@ class DraftTree:
         ancestors = ancestors_of(parents, valid)
         depths = ancestors.sum(-1) - 1
         max_depth = min(max_depth, tokens.shape[1] - 1)
-        return cls(tokens, parents, valid, candidates, depths, ancestors, max_depth, draft_probs)
+        return cls(
+            tokens, parents, valid, candidates, depths, ancestors, max_depth, draft_probs, scores
+        )
 
     @classmethod
     def root_only(cls, roots: Tensor) -> DraftTree:
@@ -163,6 +169,12 @@ class DraftTree:
     def num_columns(self) -> int:
         """N: the root and the nodes, padding included."""
         return self.tokens.shape[1]
+
+    def confidences(self) -> Tensor | None:
+        """[B, N] the drafter's probability of each node behind its parent; None without scores."""
+        if self.scores is None:
+            return None
+        return (self.scores - self.scores.gather(1, self.parents)).exp()
 
     def num_nodes(self) -> Tensor:
         """Drafted nodes per row [B]: its candidates."""

@@ -113,4 +113,5 @@ def rerank(roots: Tensor, levels: list[Level], num_nodes: int) -> DraftTree:
         torch.cat([torch.zeros_like(roots[:, None]), columns], dim=1),
         max_depth=len(levels),
         valid=torch.cat([torch.ones_like(valid[:, :1]), valid], dim=1),
+        scores=torch.cat([torch.zeros_like(scores[:, :1]), scores.gather(1, kept)], dim=1),
     )
