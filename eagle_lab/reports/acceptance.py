@@ -84,9 +84,9 @@ def _label_acceptance(
     trials, successes = count_by_question(rows, num_depths)
     reached = int((trials.sum(axis=0) > 0).sum())
     trials, successes = trials[:, :reached], successes[:, :reached]
-    conditional = _ratio(successes.sum(axis=0), trials.sum(axis=0))
+    conditional = ratio(successes.sum(axis=0), trials.sum(axis=0))
     weights = resample_weights(len(trials), seed)
-    resampled = _ratio(weights @ successes, weights @ trials)  # [resamples, depths]
+    resampled = ratio(weights @ successes, weights @ trials)  # [resamples, depths]
     low, high = interval(resampled, len(trials))
     # A depth that a resample never reaches has accepted nothing there.
     running = np.asarray(np.cumprod(np.nan_to_num(resampled), axis=1), dtype=np.float64)
@@ -143,7 +143,8 @@ def interval(samples: Floats, num_questions: int) -> tuple[Floats, Floats]:
     return bounds[0], bounds[1]
 
 
-def _ratio(numerator: Floats, denominator: Floats) -> Floats:
+def ratio(numerator: Floats, denominator: Floats) -> Floats:
+    """numerator / denominator, NaN where that is 0."""
     return np.divide(
         numerator, denominator, out=np.full_like(numerator, np.nan), where=denominator > 0
     )

@@ -1,7 +1,7 @@
 """Writing a report into the folder it is about.
 
     figures/NAME.png    one file per figure
-    tables/NAME.csv     the numbers of each table
+    tables/NAME.csv     the numbers of each table; NAME.md and NAME.tex as a reader wants them
     report.md           findings and tables as Markdown
     report.html         everything in one page
 
@@ -47,8 +47,8 @@ def write_report(folder: Path, content: Content) -> Path:
     figures = folder / "figures"
     figures.mkdir(exist_ok=True)
     images = {name: plot.save(figures) for name, plot in content.plots.items()}
-    for name, table in content.tables.items():
-        write_text(folder / "tables" / f"{name}.csv", table.to_csv())
+    for table in content.tables.values():
+        table.save(folder / "tables")
     write_text(folder / "report.md", to_markdown(content))
     page = folder / "report.html"
     write_text(page, render(content, images))

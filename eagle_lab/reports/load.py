@@ -69,6 +69,11 @@ class Run:
         return main_rows(self.summary)
 
     @property
+    def seed(self) -> int:
+        """The run's seed, 0 if it is not recorded."""
+        return int(self.provenance.get("seed") or self.config.get("seed") or 0)
+
+    @property
     def timed(self) -> bool:
         """True if any row holds a speed."""
         return not self.summary.empty and bool(self.summary["tokens_per_second"].notna().any())
@@ -83,8 +88,8 @@ class Sweep:
         table: one row per job, method and setting; `infeasible` rows have no measures.
         missing: jobs without a summary: failed, or not finished yet.
         ended: False while jobs may still be to come.
-        provenance: of the root, or of its first job.
-        config: likewise.
+        provenance: of the root, and what only its first job knows, such as the target.
+        config: of the root, or of its first job.
     """
 
     path: Path
@@ -162,7 +167,8 @@ def load_sweep(root: str | Path) -> Sweep:
         table=table,
         missing=unfinished_jobs(folder),
         ended=bool(provenance.get("end")) or not provenance,
-        provenance=provenance or _first(read_json(existing(p, "provenance.json")) for p in places),
+        provenance=_first(read_json(existing(p, "provenance.json")) for p in places[1:])
+        | provenance,
         config=_first(read_yaml(place / "config.yaml") for place in places),
     )
 

@@ -48,7 +48,7 @@ def _bench_sections(run: Run) -> list[Section]:
     per_cycle = cycles(generations)
     styles = styles_of(rows)
     drafting = per_cycle[per_cycle["label"].isin(rows["label"][rows["method"] != "vanilla"])]
-    by_depth = acceptance_by_depth(drafting, depths_of(rows), seed=seed_of(run))
+    by_depth = acceptance_by_depth(drafting, depths_of(rows), seed=run.seed)
     shares = accepted_histogram(drafting)
     overview = [plots.tau_by_method(rows), plots.speedup_by_method(rows)]
     detail = [
@@ -72,11 +72,6 @@ def depths_of(rows: pd.DataFrame) -> dict[str, int]:
     """Levels drafted per label, where the summary tells."""
     known = rows.dropna(subset=["depth"])
     return {str(row["label"]): int(row["depth"]) for _, row in known.iterrows()}
-
-
-def seed_of(run: Run) -> int:
-    """The run's seed, 0 if it is not recorded."""
-    return int(run.provenance.get("seed") or run.config.get("seed") or 0)
 
 
 def noise_of(run: Run) -> float | None:

@@ -1,4 +1,4 @@
-"""Tables of a report: each once with raw numbers (CSV) and once as a reader wants it (Markdown).
+"""Tables of a report: raw numbers as CSV, and what a reader wants as Markdown and LaTeX.
 
 A column without any value is left out of what is shown, so an untimed run has no timing columns.
 Knows frames and words; draws nothing.
@@ -8,10 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import yaml
+
+from eagle_lab.files import write_text
+from eagle_lab.reports.latex import booktabs
 
 Show = Callable[[Any], str]
 
@@ -26,6 +30,7 @@ class Table:
         raw: numbers as they were read.
         shown: the same as text, columns by their headings.
         note: what the reader has to know, one or two sentences.
+        numeric: headings whose cells are set flush right.
     """
 
     name: str
@@ -52,6 +57,21 @@ class Table:
         ]
         lines = [" | ".join(cells) for cells in [columns, rules, *body]]
         return "\n".join([*head, *(f"| {line} |" for line in lines), ""])
+
+    def to_latex(self) -> str:
+        """What is shown as a LaTeX table with booktabs rules; title and note are its caption."""
+        rows = [[str(value) for value in row] for row in self.shown.itertuples(index=False)]
+        caption = f"{self.title}. {self.note}".strip()
+        return booktabs(self.name, caption, list(self.shown.columns), rows, self.numeric)
+
+    def save(self, folder: Path) -> None:
+        """Write NAME.csv, NAME.md and NAME.tex into `folder`."""
+        for suffix, content in (
+            ("csv", self.to_csv()),
+            ("md", self.to_markdown()),
+            ("tex", self.to_latex()),
+        ):
+            write_text(folder / f"{self.name}.{suffix}", content)
 
     def _repr_markdown_(self) -> str:
         """How a notebook shows it."""
@@ -101,6 +121,7 @@ def make_table(
 
 
 def _looks_numeric(cell: str) -> bool:
+    cell = cell.removeprefix("≥ ")
     return cell == "" or cell == "–" or cell[0].isdigit() or (cell[0] in "-−" and len(cell) > 1)
 
 

@@ -1,0 +1,74 @@
+"""Calibration of a drafter: how often drafted tokens are accepted, by the drafter's confidence.
+
+Confidence is the probability that the drafter gave a token behind its parent. A bench with
+`eval.record_confidence=true` notes it for every drafted token the target judged: those whose
+parent was accepted. EAGLE-2 (2406.16858) builds its trees on confidence being close to acceptance.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from eagle_lab.errors import UserError
+from eagle_lab.reports.acceptance import interval, ratio, resample_weights
+
+NUM_BINS = 20
+
+
+def calibration(
+    generations: pd.DataFrame, *, num_bins: int = NUM_BINS, seed: int = 0
+) -> pd.DataFrame:
+    """Acceptance by confidence, one row per label and bin that holds a judged token.
+
+    Args:
+        generations: rows with `label`, `draft_confidences` and `draft_accepted`.
+        num_bins: bins of equal width over [0, 1]; a bin holds its lower edge, the last one 1 too.
+        seed: of the bootstrap, which resamples questions.
+
+    Returns:
+        Columns label, confidence_from, confidence_to, num_trials, acceptance, acceptance_low and
+        acceptance_high (95 %).
+
+    Raises:
+        UserError: no row has confidences.
+    """
+    known = "draft_confidences" in generations and generations["draft_confidences"].notna()
+    if not np.any(known):
+        raise UserError(
+            "the run noted no confidences; run it with eval.record_confidence=true "
+            "eval.timing=false and a method that has them, such as eagle_dynamic"
+        )
+    frames = [
+        _label_calibration(str(label), rows, num_bins, seed)
+        for label, rows in generations[known].groupby("label", sort=False)
+    ]
+    return pd.concat(frames, ignore_index=True)
+
+
+def _label_calibration(label: str, rows: pd.DataFrame, num_bins: int, seed: int) -> pd.DataFrame:
+    question = pd.factorize(rows["question_id"].astype(str))[0]
+    trials = np.zeros((int(question.max()) + 1, num_bins))
+    accepted = np.zeros_like(trials)
+    columns = (question, rows["draft_confidences"], rows["draft_accepted"])
+    for place, confidences, outcomes in zip(*columns, strict=True):
+        # 0.15 / 0.05 is 2.999…: the edge belongs to the bin above it
+        bins = np.floor(np.asarray(confidences, dtype=np.float64) * num_bins + 1e-9).astype(int)
+        bins = np.minimum(bins, num_bins - 1)
+        np.add.at(trials[place], bins, 1)
+        np.add.at(accepted[place], bins, np.asarray(outcomes, dtype=np.float64))
+    weights = resample_weights(len(trials), seed)
+    low, high = interval(ratio(weights @ accepted, weights @ trials), len(trials))
+    edges = np.round(np.linspace(0, 1, num_bins + 1), 6)
+    frame = pd.DataFrame(
+        {
+            "label": label,
+            "confidence_from": edges[:-1],
+            "confidence_to": edges[1:],
+            "num_trials": trials.sum(axis=0).astype(int),
+            "acceptance": ratio(accepted.sum(axis=0), trials.sum(axis=0)),
+            "acceptance_low": low,
+            "acceptance_high": high,
+        }
+    )
+    return frame[frame["num_trials"] > 0]

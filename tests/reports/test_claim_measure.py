@@ -1,0 +1,278 @@
+"""A finished run becomes measured.csv and provenance.json: its lines, and nothing private."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from eagle_lab.config import compose
+from eagle_lab.errors import UserError
+from eagle_lab.reports import load_run
+from eagle_lab.reports.calibration import calibration
+from eagle_lab.reports.claim import Claim, load_claim
+from eagle_lab.reports.claim_measure import add_run
+from eagle_lab.reports.claim_provenance import publishable, shortened, without_paths
+from eagle_lab.reports.claim_table import compare
+from eagle_lab.tasks import report
+from tests.reports.claim_folder import write_unmeasured
+from tests.reports.fake_run import BENCH, eagle, make_rows, write_bench, write_config
+
+OURS = "SmolLM2-135M-Instruct"
+
+
+def about(root: Path, expected: str) -> Claim:
+    """A claim with these lines of expected.csv, not measured yet."""
+    return load_claim(write_unmeasured(root, expected=expected, tolerance=None), "trees")
+
+
+def again(claim: Claim) -> Claim:
+    return load_claim(claim.folder.parent, claim.name)
+
+
+TREES = "source,benchmark,temperature,method,tau,speedup\nx,bench80,0,eagle_dynamic,2,\n"
+
+
+def test_lines_of_a_bench_that_belong_to_the_claim(tmp_path: Path, bench_run: Path):
+    claim = about(tmp_path, TREES)
+    assert add_run(claim, bench_run) == 1
+    measured = again(claim).measured
+    (row,) = measured.to_dict("records")
+    (truth,) = load_run(bench_run).summary.query("method == 'eagle_dynamic'").to_dict("records")
+    assert (row["run"], row["target"], row["benchmark"]) == ("run", OURS, "bench80")
+    assert (row["depth"], row["width"], row["num_nodes"]) == (6, 10, 32)
+    for ours, theirs in (("tau", "tau_macro"), ("tau_low", "tau_macro_low"), ("speedup", "speedup"),
+                         ("draft_ms", "draft_ms"), ("num_cycles", "num_cycles")):  # fmt: skip
+        assert row[ours] == pytest.approx(truth[theirs], rel=1e-6)
+    assert compare(again(claim))["measured"].notna().all()
+
+
+def test_measuring_again_replaces_a_runs_lines_and_keeps_the_others(
+    tmp_path: Path, bench_run: Path
+):
+    claim = about(tmp_path, TREES)
+    other = write_bench(tmp_path / "runs" / "other", [BENCH[0], BENCH[5]], num_questions=8)
+    add_run(claim, bench_run)
+    first = claim.folder.joinpath("measured.csv").read_text()
+    add_run(again(claim), other)
+    add_run(again(claim), bench_run)
+    assert again(claim).measured["run"].tolist() == ["other", "run"]
+    assert set(again(claim).provenance) == {"other", "run"}
+    assert set(first.splitlines()) < set(
+        claim.folder.joinpath("measured.csv").read_text().split("\n")
+    )
+
+
+def test_every_feasible_setting_of_a_sweep(
+    tmp_path: Path, sweep_root: Path, one_process_sweep: Path
+):
+    for number, sweep in enumerate((sweep_root, one_process_sweep)):
+        claim = about(tmp_path / str(number), TREES)
+        assert add_run(claim, sweep) == 20
+        sizes = again(claim).measured[["depth", "width", "num_nodes"]]
+        assert not sizes.duplicated().any() and sizes.notna().all(axis=None)
+        assert set(again(claim).measured["target"]) == {OURS}
+
+
+def test_a_training_against_time(tmp_path: Path):
+    run = tmp_path / "train"
+    run.mkdir()
+    write_config(run, "train", finished=True)
+    head = "step,minutes,val_tau,val_acceptance_1"
+    (run / "summary.csv").write_text(f"{head}\n10,0.5,1.25,0.2\n20,1.004,1.5,0.4\n")
+    claim = about(tmp_path, "source,benchmark,method,tau,val_tau\nx,held_out,eagle_chain,,\n")
+    assert add_run(claim, run) == 2
+    measured = again(claim).measured
+    assert measured["training_minutes"].tolist() == [0.5, 1.0]
+    assert measured["val_tau"].tolist() == [1.25, 1.5]
+
+
+def test_n_alpha_of_a_chain(tmp_path: Path, bench_run: Path):
+    lines = [f"x,eagle_chain,{place},0.7" for place in range(5)]
+    claim = about(tmp_path, "\n".join(["source,method,draft_position,acceptance", *lines, ""]))
+    assert add_run(claim, bench_run) == 5
+    measured = again(claim).measured
+    accepted = [
+        kept for row in make_rows(BENCH[3]) for kept, new in zip(
+            row["accepted_lengths"], row["emitted_lengths"], strict=True) if new > kept
+    ]  # fmt: skip
+    cut = [
+        kept for row in make_rows(BENCH[3]) for kept, new in zip(
+            row["accepted_lengths"], row["emitted_lengths"], strict=True) if new == kept
+    ]  # fmt: skip
+    for place, line in enumerate(measured.to_dict("records")):
+        successes = sum(kept > place for kept in accepted + cut)
+        trials = successes + sum(kept == place for kept in accepted)
+        assert line["acceptance"] == pytest.approx(successes / trials, rel=1e-6)
+        assert line["num_trials"] == trials
+        assert line["acceptance_low"] < line["acceptance"] < line["acceptance_high"]
+
+
+def generations(**columns: list) -> pd.DataFrame:
+    return pd.DataFrame({"label": ["a"] * len(columns["question_id"]), **columns})
+
+
+def test_calibration_by_hand():
+    """Bins of 0.05; 0.15 opens a bin although 0.15 / 0.05 is 2.999…, and 1 is in the last one."""
+    frame = calibration(
+        generations(
+            question_id=[1, 2],
+            draft_confidences=[[0.15, 0.19, 1.0], [0.16, 0.97, 0.0]],
+            draft_accepted=[[1, 0, 1], [0, 1, 0]],
+        )
+    )
+    assert frame["confidence_from"].tolist() == [0.0, 0.15, 0.95]
+    assert frame["confidence_to"].tolist() == [0.05, 0.2, 1.0]
+    assert frame["num_trials"].tolist() == [1, 3, 2]
+    np.testing.assert_allclose(frame["acceptance"], [0, 1 / 3, 1])
+    assert frame["acceptance_low"].tolist()[1:] == [0.0, 1.0]  # question 2 alone; all accepted
+
+
+def test_calibration_of_a_drafter_that_is_calibrated():
+    """20,000 tokens accepted with their confidence: 20 bins within 0.07 of their mean.
+
+    A bin holds 1000 +- 100 tokens, 0.07 is more than 4 standard deviations: a false alarm in
+    less than 1 of 700 runs.
+    """
+    random = np.random.default_rng(0)
+    confidences = random.random((100, 200))
+    accepted = (random.random((100, 200)) < confidences).astype(int)
+    frame = calibration(
+        generations(
+            question_id=list(range(100)),
+            draft_confidences=confidences.tolist(),
+            draft_accepted=accepted.tolist(),
+        )
+    )
+    middle = (frame["confidence_from"] + frame["confidence_to"]) / 2
+    assert (frame["acceptance"] - middle).abs().max() < 0.07
+    assert (frame["acceptance"] - (1 - middle)).abs().max() > 0.8
+
+
+def test_calibration_of_a_run(tmp_path: Path):
+    run = write_bench(tmp_path / "run", [BENCH[0], eagle("eagle_dynamic", 0.6, 6, 10, 32)])
+    lines = "x,eagle_dynamic,0.9,0.95,0.9\nx,eagle_dynamic,0.1,0.15,0.1\n"
+    head = "source,method,confidence_from,confidence_to,acceptance\n"
+    claim = about(tmp_path, head + lines)
+    with pytest.raises(UserError, match="eval.record_confidence=true eval.timing=false"):
+        add_run(claim, run)
+    path = run / "generations.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    for row in rows:
+        noted = row["method"] == "eagle_dynamic"
+        row |= {
+            "draft_confidences": [0.12, 0.93] * noted,
+            "draft_accepted": [0, 1] * noted,
+        }
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert add_run(claim, run) == 2
+    measured = again(claim).measured
+    assert measured["acceptance"].tolist() == [0, 1]
+    assert measured["num_nodes"].tolist() == [32, 32]
+
+
+def test_settings_that_a_run_does_not_know(tmp_path: Path, bench_run: Path):
+    expected = "source,method,num_training_tokens,tau\nx,eagle_dynamic,100000,\n"
+    claim = about(tmp_path, expected)
+    with pytest.raises(UserError, match="no line of .* belongs to claim trees"):
+        add_run(claim, bench_run)
+    with pytest.raises(UserError, match="unknown setting of report.settings 'num_tokens'"):
+        add_run(claim, bench_run, {"num_tokens": 100000})
+    assert add_run(claim, bench_run, {"num_training_tokens": 100000}) == 1
+    assert again(claim).measured["num_training_tokens"].tolist() == [100000]
+
+
+def test_what_cannot_be_measured_leaves_the_claim_as_it_is(tmp_path: Path, bench_run: Path):
+    claim = about(tmp_path, "source,benchmark,method,tau\nx,humaneval,eagle_dynamic,2\n")
+    message = "it measured benchmark bench80; method vanilla, .*the claim is about benchmark hum"
+    with pytest.raises(UserError, match=message):
+        add_run(claim, bench_run)
+    unfinished = write_bench(tmp_path / "unfinished", finished=False)
+    with pytest.raises(UserError, match="is unfinished; start its command again"):
+        add_run(claim, unfinished)
+    with pytest.raises(UserError, match="no folder"):
+        add_run(claim, tmp_path / "nowhere")
+    assert sorted(path.name for path in claim.folder.iterdir()) == ["README.md", "expected.csv"]
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("/home/me/work/runs/train/drafter", "runs/train/drafter"),
+        ("../data/mt_bench.jsonl", "mt_bench.jsonl"),
+        ("~/models/tiny", "tiny"),
+        ("/usr/bin/python3.11", "python3.11"),
+        ("/data/", "data"),
+    ],
+)
+def test_paths_are_shortened(path: str, said: str):
+    assert shortened(path) == said
+    assert without_paths(f"python eval.prompts={path} seed=0") == (
+        f"python eval.prompts={said} seed=0"
+    )
+
+
+def test_other_text_stays(tmp_path: Path):
+    command = "python -m eagle_lab.run method=[vanilla,hybrid] target.name=org/model tau>=3/4"
+    assert without_paths(command) == command
+
+
+def test_what_is_published_of_a_run():
+    private = {
+        "command": "/home/me/bin/python -m eagle_lab.run drafter.path=/home/me/d method=[/a/b]",
+        "machine": {"host": "box", "system": "Linux-6.1", "cpu": "AMD EPYC", "num_cpus": 2},
+        "versions": {"torch": "2.13.0"}, "prompts": "/srv/data/mt_bench.jsonl", "seed": 0,
+        "resumed": [{"machine": {"host": "box"}}], "status": "finished", "user": "me",
+    }  # fmt: skip
+    assert publishable(private) == {
+        "command": "python -m eagle_lab.run drafter.path=d method=[b]",
+        "machine": {"cpu": "AMD EPYC", "num_cpus": 2}, "versions": {"torch": "2.13.0"},
+        "prompts": "mt_bench.jsonl", "seed": 0, "status": "finished",
+    }  # fmt: skip
+    assert not re.search(r"box|me/|Linux", json.dumps(publishable(private)))
+
+
+def run_report(claims: Path, output_dir: Path, *overrides: str) -> None:
+    config = [f"report.claims={claims}", f"output_dir={output_dir}", *overrides]
+    report.run(compose(["+experiment=report", *config]))
+
+
+def test_the_task_measures_shows_and_writes(
+    tmp_path: Path, bench_run: Path, capsys: pytest.CaptureFixture[str]
+):
+    claims, out = tmp_path / "claims", tmp_path / "out"
+    about(claims, TREES)
+    run_report(claims, out, "report.claim=trees")
+    said = capsys.readouterr().out
+    assert "**Status.** not measured yet." in said
+    assert "| expected | measured | within tolerance | source |" in said
+    assert {path.name for path in out.iterdir()} == {"trees.md", "trees.csv", "trees.tex"}
+    assert not (claims / "README.md").exists()
+    run_report(claims, out, "report.claim=trees", f"report.run={bench_run}")
+    said = capsys.readouterr().out
+    assert said.startswith(f"1 lines: {claims / 'trees' / 'measured.csv'}")
+    assert "**Status.** measured." in said
+    page = (claims / "README.md").read_text()
+    assert "| measured |" in page
+    (claims / "README.md").unlink()
+    run_report(claims, out, "report.claim=all")
+    assert (claims / "README.md").read_text() == page
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["report.claim=tree"], "unknown claim 'tree'; allowed: all, trees. Did you mean 'trees'"),
+        (["report.claim=all", "report.run=x"], "report.run measures one claim"),
+        (["report.claim=trees", "report.run=x"], "no folder 'x'"),
+    ],
+)
+def test_the_task_refuses_in_one_line(tmp_path: Path, overrides: list[str], message: str):
+    about(tmp_path / "claims", TREES)
+    with pytest.raises(UserError, match=re.escape(message)):
+        run_report(tmp_path / "claims", tmp_path / "out", *overrides)
+    assert not (tmp_path / "out").exists()
