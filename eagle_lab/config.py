@@ -99,6 +99,7 @@ class EvalConfig:
     timing: bool = MISSING
     record_confidence: bool = MISSING
     warmup: int = MISSING
+    leave_out_missing: bool = MISSING
 
 
 @dataclass

@@ -1,11 +1,40 @@
-"""A method of a bench: a name, a proposer, a drafter if it needs one, its settings."""
+"""A method of a bench: a name, a proposer, a drafter if it needs one, its settings.
+
+A peer has no proposer: another library decodes, in its own loop. To the bench it is a `Decoder`.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, runtime_checkable
+
+from eagle_lab.decoding.generation import Generation
+from eagle_lab.sampling import Sampling
 
 VANILLA = "vanilla"
+
+
+@runtime_checkable
+class Decoder(Protocol):
+    """Another engine's loop, from prompts to generations counted as our own are.
+
+    Attributes:
+        max_batch_size: most prompts it decodes side by side; None for any number.
+    """
+
+    max_batch_size: int | None
+
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        *,
+        sampling: Sampling | None = None,
+        max_new_tokens: int = 128,
+        row_keys: Sequence[int] | None = None,
+    ) -> list[Generation]:
+        """Decode a batch; arguments and result are those of `decoding.loop.decode`."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -14,7 +43,8 @@ class Method:
 
     Attributes:
         name: its name in conf/method/; several settings of one method share it.
-        proposer: what drafts; None if the setting is infeasible.
+        proposer: what drafts; None for a peer, or if the setting is infeasible.
+        decoder: what decodes in its own way: a peer; None for the methods of our loop.
         drafter: name of the drafter's folder, if there is one.
         drafter_matches_target: whether the drafter was trained for this target.
         depth, width, num_nodes: size of the draft tree, None where they do not apply.
@@ -23,12 +53,21 @@ class Method:
 
     name: str
     proposer: Any = None
+    decoder: Decoder | None = None
     drafter: str | None = None
     drafter_matches_target: bool | None = None
     depth: int | None = None
     width: int | None = None
     num_nodes: int | None = None
     infeasible: str | None = None
+
+    def at_batch_size(self, batch_size: int) -> Method:
+        """This method, infeasible if its decoder takes fewer prompts at a time."""
+        most = None if self.decoder is None else self.decoder.max_batch_size
+        if most is None or batch_size <= most:
+            return self
+        reason = f"{self.name} decodes at most {most} prompts side by side, not {batch_size}"
+        return replace(self, decoder=None, infeasible=reason)
 
     @property
     def settings(self) -> dict[str, int | None]:

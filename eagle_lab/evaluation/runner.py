@@ -9,6 +9,7 @@ no files.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from rich.console import Console
 
@@ -31,7 +32,8 @@ class Bench:
 
     Args:
         target: the model.
-        methods: vanilla among them; infeasible ones are kept for the summary and not run.
+        methods: vanilla among them; infeasible ones are kept for the summary and not run, peers
+            that cannot decode batches of this size are infeasible.
         questions: what is asked, in order.
         settings: how it is asked.
         console: where to draw progress; None draws nothing.
@@ -49,8 +51,9 @@ class Bench:
         *,
         console: Console | None = None,
     ):
-        self.target, self.methods, self.settings = target, list(methods), settings
-        self.runnable = [method for method in methods if method.infeasible is None]
+        self.target, self.settings = target, settings
+        self.methods = [method.at_batch_size(settings.batch_size) for method in methods]
+        self.runnable = [method for method in self.methods if method.infeasible is None]
         if VANILLA not in [method.name for method in self.runnable]:
             raise ValueError("a bench needs vanilla")
         if len({method.key for method in methods}) < len(methods):
@@ -138,14 +141,19 @@ class Bench:
     def _generate(
         self, method: Method, prompts: list[list[int]], keys: list[int], max_new_tokens: int
     ) -> list[Generation]:
+        asked: dict[str, Any] = {
+            "sampling": self.settings.sampling,
+            "max_new_tokens": max_new_tokens,
+            "row_keys": keys,
+        }
+        if method.decoder is not None:
+            return method.decoder.generate(prompts, **asked)
         return decode(
             self.target,
             method.proposer,
             prompts,
-            sampling=self.settings.sampling,
-            max_new_tokens=max_new_tokens,
-            row_keys=keys,
             keep_confidences=self.settings.record_confidence,
+            **asked,
         )
 
     def _row(self, method: Method, batch: Batch, question: Question, generation: Generation) -> Row:

@@ -100,13 +100,17 @@ def batch_shares(rows: Sequence[Row]) -> tuple[FloatArray, FloatArray]:
 
 
 def batch_seconds(rows: Sequence[Row]) -> dict[str, float]:
-    """Seconds and cycles of one batch: those of its slowest row, which the others waited for."""
+    """Seconds and cycles of one batch: those of its slowest row, which the others waited for.
+
+    A peer's split into drafting and verifying is unknown: NaN, or None in rows read from a file.
+    """
+    split_known = all(row["draft_s"] is not None for row in rows)
     return {
         "wall_s": max(row["prefill_s"] + row["decode_s"] for row in rows),
         "prefill_s": max(row["prefill_s"] for row in rows),
         "decode_s": max(row["decode_s"] for row in rows),
-        "draft_s": max(row["draft_s"] for row in rows),
-        "verify_s": max(row["verify_s"] for row in rows),
+        "draft_s": max(row["draft_s"] for row in rows) if split_known else np.nan,
+        "verify_s": max(row["verify_s"] for row in rows) if split_known else np.nan,
         "num_cycles": max(len(row["emitted_lengths"]) for row in rows),
     }
 

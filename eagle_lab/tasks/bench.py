@@ -8,6 +8,7 @@ so a mistake leaves nothing behind.
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 
 from omegaconf import DictConfig
 from rich.console import Console
@@ -32,7 +33,8 @@ def run(config: DictConfig) -> None:
     console = Console()
     questions, settings = questions_from(config), settings_from(config)
     target = target_from(config)
-    methods = MethodBuilder(target, config.drafter.path).build_all(entries_from(config))
+    leave_out = partial(console.print, markup=False) if config.eval.leave_out_missing else None
+    methods = MethodBuilder(target, config.drafter.path).build_all(entries_from(config), leave_out)
     bench = Bench(target, methods, questions, settings, console=console)
     with RunFolder.open(config, task="bench") as folder:
         finish(folder, bench, console)

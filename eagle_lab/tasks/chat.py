@@ -49,6 +49,8 @@ def _proposer(config: DictConfig, target: Target) -> tuple[str, Proposer]:
     method = MethodBuilder(target, config.drafter.path).build(name, settings)
     if method.infeasible:
         raise UserError(method.infeasible)
+    if method.decoder is not None:
+        raise UserError(f"chat shows methods of our own engine; {name} is another one's")
     return name, method.proposer
 
 

@@ -1,13 +1,13 @@
 """From `method.NAME` entries of the configuration to methods that can run.
 
-An entry names its proposer's class (`_target_`) and the arguments of its constructor. The target,
-and the drafter where the class takes one, are added here.
+An entry names the class of its proposer, or of its decoder if it is a peer (`_target_`), and the
+arguments of its constructor. The target, and the drafter where the class takes one, are added here.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from eagle_lab.catalog import options
 from eagle_lab.drafters.checkpoint import load_drafter, read_config
-from eagle_lab.errors import Infeasible, UserError, choose
-from eagle_lab.evaluation.method import VANILLA, Method
+from eagle_lab.errors import Infeasible, Missing, UserError, choose
+from eagle_lab.evaluation.method import VANILLA, Decoder, Method
 from eagle_lab.models.target import Target
 
 SHIPPED_DRAFTERS = Path(__file__).resolve().parent.parent / "assets" / "drafters"
@@ -49,27 +49,41 @@ class MethodBuilder:
         self.drafter_path = drafter_path
         self._loaded: dict[str, tuple[Any, bool]] = {}
 
-    def build_all(self, entries: Entries) -> list[Method]:
-        """A method for each entry, vanilla first and always there."""
-        known = {VANILLA: _VANILLA_SETTINGS} | dict(entries)
-        return [self.build(name, settings) for name, settings in known.items()]
+    def build_all(
+        self, entries: Entries, leave_out: Callable[[str], None] | None = None
+    ) -> list[Method]:
+        """A method for each entry, vanilla first and always there.
+
+        A method that lacks something, such as a draft model, is an error, or, with `leave_out`,
+        not among them: that is called with a line that says why.
+        """
+        methods = []
+        for name, settings in ({VANILLA: _VANILLA_SETTINGS} | dict(entries)).items():
+            try:
+                methods.append(self.build(name, settings))
+            except Missing as reason:
+                if leave_out is None:
+                    raise
+                leave_out(f"{name} is left out: {reason}")
+        return methods
 
     def build(self, name: str, settings: Mapping[str, Any]) -> Method:
         """One method; a setting that cannot be gives a method with `infeasible` set.
 
         Raises:
-            UserError: unknown method, unknown setting, or a drafter that is not there.
+            UserError: unknown method or unknown setting.
+            Missing: a drafter, draft model or package that is not there.
         """
         if "_target_" not in settings:
             choose(name, options("method"), "method")
             raise UserError(f"method.{name} is not chosen; add it to method=[…]")
-        proposer_class = get_class(settings["_target_"])
+        method_class = get_class(settings["_target_"])
         arguments = {
             key: value
             for key, value in settings.items()
             if not key.startswith("_") and key != "drafter"
         }
-        allowed = set(inspect.signature(proposer_class).parameters) - {"target", "drafter"}
+        allowed = set(inspect.signature(method_class).parameters) - {"target", "drafter"}
         for key in arguments:
             choose(key, allowed, f"setting of method.{name}")
         path, matches = None, None
@@ -78,19 +92,20 @@ class MethodBuilder:
             arguments["drafter"], matches = self.load(path)
         facts: dict[str, Any] = {
             "name": name,
-            "drafter": None if path is None else _shown(path),
+            "drafter": settings.get("draft_model") if path is None else _shown(path),
             "drafter_matches_target": matches,
         }
         try:
-            proposer = proposer_class(target=self.target, **arguments)
+            built = method_class(target=self.target, **arguments)
         except Infeasible as reason:
             return Method(**facts, **_asked(settings), infeasible=str(reason))
-        return Method(**facts, **_sizes(proposer, settings), proposer=proposer)
+        role = "decoder" if isinstance(built, Decoder) else "proposer"
+        return Method(**facts, **_sizes(built, settings), **{role: built})
 
     def _drafter_folder(self, name: str, own: str | None) -> Path:
         path = own or self.drafter_path or shipped_drafter(self.target)
         if path is None:
-            raise UserError(
+            raise Missing(
                 f"method {name} needs a drafter, and none comes with the package for target "
                 f"'{self.target.name}': give drafter.path=FOLDER; "
                 "+experiment=capture and then +experiment=train make one"
