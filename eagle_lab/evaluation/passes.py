@@ -64,34 +64,35 @@ class PlainPasses:
         """See `TargetPasses`."""
         from transformers import DynamicCache
 
-        self._network, self._next = target.model, tokens[:, context:]
+        self._target, self._context, self._next = target, context, tokens[:, context:]
         # 5.17 knows the cache by its old name only; the new one would vanish into **kwargs
-        new_name = "cache" in inspect.signature(self._network.forward).parameters
+        new_name = "cache" in inspect.signature(target.model.forward).parameters
         self._cache = DynamicCache()
         self._arguments = {("cache" if new_name else "past_key_values"): self._cache}
-        with _own_attention(self._network):
-            self._network.get_decoder()(tokens[:, :context], use_cache=True, **self._arguments)
+        with _as_shipped(target):
+            target.model.get_decoder()(tokens[:, :context], use_cache=True, **self._arguments)
 
     @contextmanager
     def ready(self, num_tokens: int) -> Iterator[Run]:
         """See `Passes`; scores every column, as verification must."""
         tokens = self._next[:, :num_tokens]
-        with _own_attention(self._network):
-            try:
-                yield lambda: self._network(tokens, use_cache=True, **self._arguments)
-            finally:
-                self._cache.crop(-num_tokens)
+        with _as_shipped(self._target):
+            yield lambda: self._target.model(tokens, use_cache=True, **self._arguments)
+        if added := self._cache.get_seq_length() - self._context:
+            self._cache.crop(-added)
 
 
 @contextmanager
-def _own_attention(network: Any) -> Iterator[None]:
-    """Let a target's network attend as Hugging Face ships it: by torch's kernels where it can."""
+def _as_shipped(target: Target) -> Iterator[None]:
+    """The layers of a target's network as Hugging Face ships them, attention included."""
+    network: Any = target.model
     try:
         network.set_attn_implementation("sdpa")
     except ValueError:
         network.set_attn_implementation("eager")
     try:
-        yield
+        with target.plain_layers():
+            yield
     finally:
         network.set_attn_implementation(ATTENTION_NAME)
 

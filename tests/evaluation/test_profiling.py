@@ -167,3 +167,20 @@ def test_a_context_that_does_not_fit_is_named():
     settings = ProfileSettings(batch_sizes=[1], contexts=[2040], num_tokens=[1, 16])
     with pytest.raises(UserError, match=r"2040.*16.*2056.*2048"):
         Profiler(tiny_target(), None, settings)
+
+
+@torch.no_grad()
+def test_plain_passes_run_without_the_fast_layers(monkeypatch: pytest.MonkeyPatch):
+    """The fast layers' only product is broken; plain passes do not notice, the engine's do."""
+    target = load_target("tiny_random", device="cpu", fast_layers=True)
+    tokens = random_tokens(target, 1, 8)
+    ours, plain = TargetPasses(target, tokens, 4), PlainPasses(target, tokens, 4)
+
+    def broken(*arguments):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("eagle_lab.models.fast_layers._multiply", broken)
+    with plain.ready(2) as run:
+        run()
+    with ours.ready(2) as run, pytest.raises(ZeroDivisionError):
+        run()
