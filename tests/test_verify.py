@@ -54,6 +54,17 @@ def test_first_draft_token_wrong_rejects_everything_behind_it():
     assert verify(tree, logits, Sampling()).token_lists() == [[4]]
 
 
+def test_a_node_that_is_no_candidate_is_passed_over_for_an_equal_sibling_that_is_one():
+    #        root 9 -> 1 (window) -> 2, 9 -> 1 (guess) -> 3; the target wants 1, then 2
+    candidates = torch.tensor([[False, False, True, False, True]])
+    tree = tree_of([9, 1, 1, 2, 3], [0, 0, 0, 1, 2], candidates=candidates)
+    logits = torch.nn.functional.one_hot(torch.tensor([[1, 2, 2, 0, 0]]), 10).float()
+    result = verify(tree, logits, Sampling())
+    assert result.token_lists() == [[1, 2]]
+    assert result.path[0, :2].tolist() == [0, 2]
+    assert tree.num_nodes().tolist() == [2]
+
+
 def test_padding_that_equals_the_argmax_is_never_accepted():
     valid = torch.tensor([[True, False]])
     tree = tree_of([9, 1], [0, 0], valid=valid)
