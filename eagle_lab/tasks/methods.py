@@ -87,7 +87,7 @@ class MethodBuilder:
         for key in arguments:
             choose(key, allowed, f"setting of method.{name}")
         path, matches = None, None
-        if needs_drafter(settings):
+        if "drafter" in inspect.signature(method_class).parameters:
             path = self._drafter_folder(name, settings.get("drafter"))
             arguments["drafter"], matches = self.load(path)
         facts: dict[str, Any] = {
@@ -117,12 +117,6 @@ class MethodBuilder:
         if str(path) not in self._loaded:
             self._loaded[str(path)] = load_drafter(path, self.target)
         return self._loaded[str(path)]
-
-
-def needs_drafter(settings: Mapping[str, Any]) -> bool:
-    """Whether the proposer of a method's `settings` drafts with a trained network."""
-    name = settings.get("_target_")
-    return name is not None and "drafter" in inspect.signature(get_class(name)).parameters
 
 
 def shipped_drafter(target: Target) -> Path | None:

@@ -1,6 +1,6 @@
 """`+experiment=profile`: what passes of target and drafter cost on this machine.
 
-Writes cost_curves.csv (contract for the cost model), summary.csv (the same passes with their share
+Writes cost_curves.csv (what the cost model reads), summary.csv (the same passes with their share
 of the machine's limits), overhead.csv, with `profile.run` predictions.csv, and summary.json; shows
 them, and makes the report. Short on purpose: an interrupted profile is measured anew.
 """
@@ -20,13 +20,20 @@ from eagle_lab.errors import UserError
 from eagle_lab.evaluation.cost_model import read_curves
 from eagle_lab.evaluation.method import VANILLA, Method
 from eagle_lab.evaluation.overhead import OVERHEAD_COLUMNS, measure_overhead
-from eagle_lab.evaluation.pass_costs import CURVE_COLUMNS, HIGH, LOW, WORK_COLUMNS, Row
+from eagle_lab.evaluation.pass_costs import (
+    CURVE_COLUMNS,
+    HIGH,
+    LOW,
+    WORK_COLUMNS,
+    Profile,
+    Row,
+)
 from eagle_lab.evaluation.prediction import PREDICTION_COLUMNS, BenchFacts, predict
 from eagle_lab.evaluation.profiling import Profiler, ProfileSettings
 from eagle_lab.models.target import Target
 from eagle_lab.reports import load_run, make_report
 from eagle_lab.tasks.bench import questions_from
-from eagle_lab.tasks.methods import MethodBuilder, entries_from, needs_drafter, shipped_drafter
+from eagle_lab.tasks.methods import MethodBuilder, entries_from, shipped_drafter
 from eagle_lab.tasks.profile_tables import show_profile
 from eagle_lab.tasks.run_folder import RunFolder
 from eagle_lab.tasks.target import target_from
@@ -44,15 +51,15 @@ def run(config: DictConfig) -> None:
     target = target_from(config)
     if trained_for not in (None, target.fingerprint):
         raise UserError(f"profile.run={config.profile.run} is a bench of another target")
-    entries, path = entries_from(config), config.drafter.path or shipped_drafter(target)
+    path = config.drafter.path or shipped_drafter(target)
     builder = MethodBuilder(target, path)
     drafter = None if path is None else builder.load(path)[0]
     if drafter is None:
         if bench is not None:
             raise UserError("profile.run needs the drafter of that bench: drafter.path=FOLDER")
         console.print("no drafter (drafter.path=FOLDER names one): profiling the target alone")
-        entries = {name: entry for name, entry in entries.items() if not needs_drafter(entry)}
-    methods = [method for method in builder.build_all(entries) if method.infeasible is None]
+    built = builder.build_all(entries_from(config), leave_out=console.print)
+    methods = [method for method in built if method.proposer is not None]
     profiler = Profiler(target, drafter, settings, console=console)
     prompts = prompts_from(config, target, max(settings.batch_sizes))
     with RunFolder.open(config, task="profile") as folder:
@@ -60,30 +67,47 @@ def run(config: DictConfig) -> None:
             console.print(f"this run is finished, nothing to do: {folder.path}")
             return
         profile = profiler.run()
-        rows = profile.rows()
         overhead = overhead_of(target, methods, prompts, config)
-        folder.write_csv(CURVES, [{k: row[k] for k in CURVE_COLUMNS} for row in rows])
-        folder.write_csv("summary.csv", rows, (*CURVE_COLUMNS, *WORK_COLUMNS))
-        folder.write_csv("overhead.csv", overhead, OVERHEAD_COLUMNS)
-        predictions: list[Row] = []
-        if bench is not None:
-            known = [row for row in overhead if row["batch_size"] == bench.batch_size]
-            by_method = {row["method"]: row["overhead_ms"] for row in known}
-            predictions = predict(bench, read_curves(folder.path / CURVES), by_method)
-            folder.write_csv("predictions.csv", predictions, PREDICTION_COLUMNS)
-        results = {
-            "ceilings": profile.ceilings,
-            "arithmetic_ceiling": profile.dtype,
-            "models": {name: asdict(model) for name, model in profile.models.items()},
-            "quantiles": {"low_ms": LOW, "high_ms": HIGH},
-            "drafter": None if path is None else str(path),
-            "settings": asdict(settings),
-            "predictions_from": config.profile.run,
-        }
-        folder.write_json("summary.json", results)
-        show_profile(console, rows, overhead, predictions, profile.ceilings)
+        predictions = write_tables(folder, profile, overhead, bench)
+        folder.write_json("summary.json", facts_of(profile, settings, path, config.profile.run))
+        show_profile(console, profile.rows(), overhead, predictions, profile.ceilings)
         folder.finish(target=target.name, target_fingerprint=target.fingerprint)
     console.print(f"report: {make_report(folder.path)}", soft_wrap=True)
+
+
+def write_tables(
+    folder: RunFolder, profile: Profile, overhead: list[Row], bench: BenchFacts | None
+) -> list[Row]:
+    """Write the CSV files of a profile; returns the predicted speedups, none without a bench."""
+    rows = profile.rows()
+    folder.write_csv(CURVES, [{name: row[name] for name in CURVE_COLUMNS} for row in rows])
+    folder.write_csv("summary.csv", rows, (*CURVE_COLUMNS, *WORK_COLUMNS))
+    folder.write_csv("overhead.csv", overhead, OVERHEAD_COLUMNS)
+    if bench is None:
+        return []
+    overhead_ms = {
+        row["method"]: row["overhead_ms"] or 0.0
+        for row in overhead
+        if row["batch_size"] == bench.batch_size
+    }
+    predictions = predict(bench, read_curves(folder.path / CURVES), overhead_ms)
+    folder.write_csv("predictions.csv", predictions, PREDICTION_COLUMNS)
+    return predictions
+
+
+def facts_of(
+    profile: Profile, settings: ProfileSettings, drafter: Any, bench: str | None
+) -> dict[str, Any]:
+    """The contents of summary.json: the machine's limits, and what the tables were made from."""
+    return {
+        "ceilings": profile.ceilings,
+        "arithmetic_ceiling": profile.dtype,
+        "models": {name: asdict(model) for name, model in profile.models.items()},
+        "quantiles": {"low_ms": LOW, "high_ms": HIGH},
+        "drafter": None if drafter is None else str(drafter),
+        "settings": asdict(settings),
+        "predictions_from": bench,
+    }
 
 
 def settings_from(config: DictConfig) -> ProfileSettings:
