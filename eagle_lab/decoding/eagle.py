@@ -25,6 +25,7 @@ from eagle_lab.drafters.eagle1 import Eagle1
 from eagle_lab.errors import Infeasible, UserError
 from eagle_lab.models.attention import attention
 from eagle_lab.models.cache import TreeCache, TreePass
+from eagle_lab.models.fast_layers import use_fast_layers
 from eagle_lab.models.target import Scores, Target
 from eagle_lab.verify import Acceptance
 
@@ -54,6 +55,8 @@ class EagleProposer:
     def __init__(self, target: Target, drafter: Eagle1):
         self.target = target
         self.drafter = drafter
+        if target.fast_layers:
+            use_fast_layers(drafter)
 
     @torch.no_grad()
     def begin(self, context: Context, features: Tensor) -> None:
