@@ -17,13 +17,16 @@ from eagle_lab.decoding.lookahead import Lookahead
 from eagle_lab.decoding.loop import decode
 from eagle_lab.decoding.prompt_lookup import PromptLookup
 from eagle_lab.decoding.self_speculation import SelfSpeculation
+from eagle_lab.decoding.speculative import Speculative
 from eagle_lab.decoding.suffix import Suffix
+from eagle_lab.decoding.universal import Universal
 from eagle_lab.decoding.vanilla import Vanilla
 from eagle_lab.drafters.eagle1 import Eagle1, Eagle1Config
 from eagle_lab.errors import Infeasible, UserError
 from eagle_lab.models.target import Target
 from eagle_lab.models.tiny import ARCHITECTURES, tiny_random
 from eagle_lab.sampling import Sampling
+from tests.decoding.draft_models import foreign_copy, noisy_copy
 
 PROMPTS = [
     [40, 41, 42],
@@ -85,6 +88,17 @@ METHODS = {
     "eagle_chain_stopped": lambda target: chain(target, stop_confidence=3e-4),
     "eagle_dynamic_stopped": lambda target: dynamic(
         target, drafter_of(target), 4, 4, 20, stop_confidence=3e-4
+    ),
+    "speculative": lambda target: Speculative(target, draft_model=noisy_copy(target)),
+    "speculative_stopped": lambda target: Speculative(
+        target, draft_model=noisy_copy(target), stop_confidence=0.02, adaptive=True
+    ),
+    "speculative_argmax": lambda target: Speculative(
+        target, draft_model=noisy_copy(target), sample=False
+    ),
+    "universal": lambda target: Universal(target, draft_model=foreign_copy(target)),
+    "universal_as_text": lambda target: Universal(
+        target, draft_model=foreign_copy(target), sample=False
     ),
 }
 
@@ -171,7 +185,16 @@ def test_one_seed_gives_the_same_tokens_whatever_the_neighbours(name):
 
 
 @pytest.mark.parametrize(
-    "name", ["prompt_lookup", "suffix", "lookahead", "hybrid", "eagle_dynamic"]
+    "name",
+    [
+        "prompt_lookup",
+        "suffix",
+        "lookahead",
+        "hybrid",
+        "eagle_dynamic",
+        "speculative_argmax",
+        "universal_as_text",
+    ],
 )
 def test_chosen_children_draw_vanillas_very_text(name):
     """At equal coins a method that chooses its children samples the same tokens as vanilla."""

@@ -1,0 +1,195 @@
+"""A language model that drafts, on a cache that follows the rows' texts.
+
+What the methods have in common that draft with a whole model, the target itself included. The
+model is a `Target`, so its cache rolls back a row at a time as the target's own does.
+
+Shapes: B rows, T unread tokens, G drafted tokens, V vocabulary of the target, W of the draft
+model, D tokens that can be drafted.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from eagle_lab.decoding.chain import Chain, Draws, draft_chain
+from eagle_lab.decoding.draft_length import DraftLength
+from eagle_lab.decoding.eagle import check_stop_confidence
+from eagle_lab.decoding.proposer import Context
+from eagle_lab.decoding.shared_vocabulary import SharedVocabulary
+from eagle_lab.errors import Missing
+from eagle_lab.models.load import DTYPES, load_target
+from eagle_lab.models.target import Scores, Target
+from eagle_lab.tree.draft_tree import DraftTree
+from eagle_lab.verify import Acceptance
+
+
+def load_draft_model(method: str, asked: str | Path | Target | None, target: Target) -> Target:
+    """The model that `method.NAME.draft_model` names, on the target's device in its precision.
+
+    Raises:
+        Missing: none is named.
+        UserError: it cannot be loaded.
+    """
+    if isinstance(asked, Target):
+        return asked
+    if asked is None:
+        raise Missing(
+            f"method.{method}.draft_model is not set: give the hub id or folder of a causal "
+            f"language model smaller than '{target.name}'; +experiment=train_draft makes one"
+        )
+    dtype = next(name for name, value in DTYPES.items() if value == target.dtype)
+    return load_target(
+        str(asked), device=target.device.type, dtype=dtype, fast_layers=target.fast_layers
+    )
+
+
+class DraftModel:
+    """A model and what it has read of each row."""
+
+    def __init__(self, model: Target):
+        self.model = model
+
+    def begin(self, num_rows: int) -> None:
+        """Start afresh: nothing read."""
+        self._cache = self.model.new_cache(num_rows)
+        self._read: list[list[int]] = [[] for _ in range(num_rows)]
+        self._drafted: list[Tensor] = []  # read behind `_read`, one [B] a step
+
+    def read(self, rows: Sequence[Sequence[int]]) -> Tensor:
+        """Logits [B, W] behind `rows`; what the cache has of them is not read again.
+
+        A row must hold at least one token; tokens that the model does not know are read as its
+        last one.
+        """
+        self._remember_drafts()
+        kept = [
+            min(_num_equal(known, row), len(row) - 1)
+            for known, row in zip(self._read, rows, strict=True)
+        ]
+        lengths = self._cache.lengths
+        self._cache.advance(torch.tensor(kept, device=lengths.device) - lengths)
+        unread = [list(row[count:]) for count, row in zip(kept, rows, strict=True)]
+        self._read = [list(row) for row in rows]
+        widest = max(len(row) for row in unread)
+        padded = torch.tensor([row + [0] * (widest - len(row)) for row in unread])
+        counts = torch.tensor([len(row) for row in unread], device=lengths.device)
+        return self._extend(padded.to(lengths.device), counts)
+
+    def step(self, tokens: Tensor) -> Tensor:
+        """Logits [B, W] behind one more token of each row [B]."""
+        self._drafted.append(tokens)
+        return self._extend(tokens[:, None], torch.ones_like(tokens))
+
+    def select(self, rows: Sequence[int]) -> None:
+        """Keep only the chosen rows."""
+        self._remember_drafts()
+        self._cache.select(rows)
+        self._read = [self._read[row] for row in rows]
+
+    def _extend(self, tokens: Tensor, counts: Tensor) -> Tensor:
+        tokens = tokens.clamp(max=self.model.vocab_size - 1)
+        return self.model.extend(tokens, counts, self._cache).logits[:, 0]
+
+    def _remember_drafts(self) -> None:
+        """Fetch the drafted tokens from the device, once a cycle."""
+        if self._drafted:
+            drafted = torch.stack(self._drafted, dim=1).tolist()
+            for known, tokens in zip(self._read, drafted, strict=True):
+                known += tokens
+            self._drafted = []
+
+
+class DraftModelProposer:
+    """A chain drafted by a model that shares tokens with the target.
+
+    Args:
+        method: name of the method, for errors.
+        target: the model whose text is made.
+        model: what drafts.
+        shared: which of its tokens are which of the target's.
+        num_draft_tokens: length of the chain, at least 1.
+        adaptive: let each row's length follow what was accepted, see `DraftLength`.
+        stop_confidence: where a row's chain ends, see `draft_chain`.
+        sample: at T > 0 draw from the draft model's law, cut to the shared tokens; else take its
+            best token there, too.
+
+    Raises:
+        UserError: a value outside its range.
+    """
+
+    def __init__(
+        self,
+        method: str,
+        target: Target,
+        model: Target,
+        shared: SharedVocabulary,
+        *,
+        num_draft_tokens: int,
+        adaptive: bool = False,
+        stop_confidence: float = 0.0,
+        sample: bool = True,
+    ):
+        self.target = target
+        self.model = DraftModel(model)
+        self.shared = shared
+        self.max_nodes = num_draft_tokens
+        self.sample = sample
+        self.stop_confidence = check_stop_confidence(method, stop_confidence)
+        self.length = DraftLength(method, num_draft_tokens, adaptive=adaptive)
+
+    def begin(self, context: Context, features: Tensor) -> None:
+        """Read the prompts."""
+        self.model.begin(len(context.tokens))
+        self.model.read(self.rows(context))
+        self.length.begin(len(context.tokens))
+
+    def rows(self, context: Context) -> list[list[int]]:
+        """The rows so far as tokens of the draft model."""
+        return context.tokens
+
+    def propose(self, context: Context) -> DraftTree:
+        """A chain of shared tokens."""
+        chain = self.draft(context, self.rows(context), self.shared.draft_ids)
+        self.length.drafted(chain.counts)
+        law = None if chain.laws is None else self.shared.target_law(chain.laws)
+        tokens = self.shared.target_ids[chain.tokens]
+        return DraftTree.chain(context.roots, tokens, chain.counts, law)
+
+    def draws(self, context: Context) -> Draws | None:
+        """How tokens are drawn; None where the best ones are taken."""
+        return Draws.of(context, self.max_nodes) if self.sample else None
+
+    def draft(self, context: Context, rows: list[list[int]], draft_ids: Tensor) -> Chain:
+        """Draft behind `rows`, among the draft model's tokens `draft_ids` [D]."""
+
+        def next_logits(last: Tensor | None) -> Tensor:
+            logits = self.model.read(rows) if last is None else self.model.step(draft_ids[last])
+            return logits[:, draft_ids]
+
+        return draft_chain(
+            next_logits,
+            self.length.wanted,
+            device=context.roots.device,
+            draws=self.draws(context),
+            stop_confidence=self.stop_confidence,
+        )
+
+    def observe(self, context: Context, acceptance: Acceptance, scores: Scores) -> None:
+        """Learn how much was accepted; the cache follows with the next draft."""
+        self.length.observe(acceptance.num_accepted)
+
+    def select(self, rows: Sequence[int]) -> None:
+        """Keep only the chosen rows."""
+        self.model.select(rows)
+        self.length.select(rows)
+
+
+def _num_equal(first: Sequence[int], second: Sequence[int]) -> int:
+    """Length of the longest common prefix."""
+    differs = list(map(operator.ne, first, second))
+    return differs.index(True) if True in differs else len(differs)
