@@ -11,12 +11,15 @@ import pytest
 import torch
 
 from eagle_lab import run
+from eagle_lab.catalog import options
 from eagle_lab.config import compose
 from eagle_lab.drafters.checkpoint import save_drafter
 from eagle_lab.drafters.eagle1 import Eagle1, Eagle1Config
 from eagle_lab.errors import UserError
 from eagle_lab.evaluation import runner
 from eagle_lab.models.load import load_target
+from eagle_lab.models.tiny import tiny_random
+from eagle_lab.reports import make_report
 from eagle_lab.reports.collect import collect_jobs, unfinished_jobs
 from eagle_lab.tasks import bench, methods, sweep
 from eagle_lab.tasks.bench_table import bench_table
@@ -58,6 +61,14 @@ def table(path: Path) -> list[dict[str, str]]:
 def generations(folder: Path) -> list[dict]:
     lines = (folder / "generations.jsonl").read_text(encoding="utf-8").splitlines()
     return [json.loads(line) for line in lines]
+
+
+def tiny_folder(folder: Path) -> Path:
+    """The tiny target as a Hugging Face folder."""
+    model, tokenizer = tiny_random()
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
 
 
 def config(folder: Path, *overrides: str, experiment: str = "bench"):
@@ -138,6 +149,66 @@ def test_a_tree_with_too_small_a_pool_is_a_row(tmp_path: Path, drafter: Path) ->
         "",
     )
     assert "2 candidates" in dynamic["reason"]
+
+
+def test_peers_run_beside_our_methods(tmp_path: Path) -> None:
+    names = "vanilla,hf_generate,hf_prompt_lookup,hf_assisted"
+    timed = ("eval.batch_size=1", "eval.timing=true", "eval.warmup=1", "eval.turns=1")
+    draft = f"method.hf_assisted.draft_model={tiny_folder(tmp_path / 'draft')}"
+    fixed = "method.hf_assisted.stop_confidence=0"
+    asked = config(tmp_path / "run", f"method=[{names}]", draft, fixed, *timed)
+    bench.run(asked)
+    rows = {row["method"]: row for row in table(tmp_path / "run" / "summary.csv")}
+    assert list(rows) == names.split(",")
+    assert {row["greedy_match_rate"] for row in rows.values()} == {"1.0"}
+    assert rows["hf_generate"]["tau_micro"] == "1.0"
+    assert float(rows["hf_assisted"]["tau_micro"]) > 2  # the target's own weights
+    assert rows["hf_assisted"]["drafter"] == str(tmp_path / "draft")
+    for name in names.split(",")[1:]:
+        assert float(rows[name]["tokens_per_second"]) > 0
+        assert float(rows[name]["speedup"]) > 0
+        assert rows[name]["draft_ms"] == rows[name]["verify_ms"] == rows[name]["overhead_ms"] == ""
+    written = generations(tmp_path / "run")
+    assert [row["draft_s"] for row in written if row["method"] == "hf_generate"] == [None, None]
+    make_report(tmp_path / "run")
+
+
+def test_a_run_with_peers_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    timed = ("eval.batch_size=1", "eval.timing=true", "eval.warmup=0", "eval.turns=1")
+    asked = config(tmp_path / "run", "method=[vanilla,hf_generate]", *timed)
+    monkeypatch.setattr(bench, "evaluate", lambda *arguments: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        bench.run(asked)
+    monkeypatch.undo()
+    bench.run(asked)
+    peer = table(tmp_path / "run" / "summary.csv")[1]
+    assert (peer["method"], peer["draft_ms"]) == ("hf_generate", "")
+
+
+def test_peers_that_decode_one_prompt_at_a_time_are_infeasible_in_batches(tmp_path: Path) -> None:
+    bench.run(config(tmp_path / "run", "method=[hf_generate,hf_prompt_lookup]", "eval.turns=1"))
+    _, plain, lookup = table(tmp_path / "run" / "summary.csv")
+    assert (plain["status"], plain["greedy_match_rate"]) == ("ok", "1.0")
+    assert lookup["status"] == "infeasible"
+    assert lookup["reason"] == "hf_prompt_lookup decodes at most 1 prompts side by side, not 2"
+
+
+def test_a_comparison_of_all_methods_holds_all_there_are(tmp_path: Path) -> None:
+    asked = compose(["+experiment=compare_methods", f"output_dir={tmp_path}"])
+    assert set(asked.method) == set(options("method"))
+
+
+def test_methods_that_lack_something_are_left_out_of_a_comparison(
+    tmp_path: Path, no_shipped_drafter: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    few = "method=[vanilla,prompt_lookup,eagle_chain,hf_assisted]"
+    asked = config(tmp_path / "run", few, "eval.turns=1", experiment="compare_methods")
+    bench.run(asked)
+    names = [row["method"] for row in table(tmp_path / "run" / "summary.csv")]
+    assert names == ["vanilla", "prompt_lookup"]
+    said = " ".join(capsys.readouterr().out.split())
+    assert "eagle_chain is left out: method eagle_chain needs a drafter" in said
+    assert "hf_assisted is left out: method.hf_assisted.draft_model is not set" in said
 
 
 def test_a_method_without_its_drafter_says_how_to_get_one(

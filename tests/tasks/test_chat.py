@@ -29,3 +29,8 @@ def test_without_a_drafter_it_is_vanilla(monkeypatch, capsys):
 def test_several_methods_are_refused():
     with pytest.raises(UserError, match="one method, not 2"):
         chat.run(compose([*OVERRIDES, "method=[vanilla,prompt_lookup]"]))
+
+
+def test_another_engine_is_refused():
+    with pytest.raises(UserError, match="our own engine; hf_generate is another one's"):
+        chat.run(compose([*OVERRIDES, "method=[hf_generate]"]))
