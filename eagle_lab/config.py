@@ -143,6 +143,7 @@ class TrainerConfig:
     val_every_steps: int | None = None
     log_every_steps: int = MISSING
     checkpoint_minutes: float = MISSING
+    save_precision: str = MISSING
 
 
 @dataclass

@@ -36,7 +36,7 @@ def save_drafter(
     training_summary: dict[str, Any],
     dtype: torch.dtype | None = None,
 ) -> Path:
-    """Write the folder whole (built beside it, then renamed); an older one is replaced.
+    """Write the folder whole (built beside it, then renamed); an older one gives way to it.
 
     Args:
         dtype: store floating tensors in this dtype (half precision to ship), default as they are.
@@ -53,8 +53,12 @@ def save_drafter(
     save_file(state, partial / WEIGHTS_FILE, metadata={"format": "pt"})
     text = json.dumps(_describe(drafter, target, training_summary), indent=2, ensure_ascii=False)
     (partial / CONFIG_FILE).write_text(text + "\n", encoding="utf-8")
-    shutil.rmtree(folder, ignore_errors=True)
+    older = folder.with_name(folder.name + ".older")
+    shutil.rmtree(older, ignore_errors=True)
+    if folder.exists():
+        folder.rename(older)
     partial.rename(folder)
+    shutil.rmtree(older, ignore_errors=True)
     return folder
 
 

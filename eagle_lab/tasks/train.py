@@ -21,6 +21,7 @@ from eagle_lab.data.joined_store import JoinedStore
 from eagle_lab.drafters.checkpoint import KINDS, save_drafter
 from eagle_lab.drafters.eagle1 import Eagle1
 from eagle_lab.errors import UserError, choose
+from eagle_lab.models.load import DTYPES
 from eagle_lab.models.target import Target
 from eagle_lab.tasks import messages
 from eagle_lab.tasks.run_folder import RunFolder
@@ -63,7 +64,7 @@ def train(folder: RunFolder, config: DictConfig, target: Target) -> Path:
         UserError: no store, one of another target, nothing to learn from, or a bad setting.
         KeyboardInterrupt: after saving where training stands.
     """
-    optimisation = optimisation_from(config)
+    optimisation, saved_dtype = optimisation_from(config), saved_dtype_from(config)
     data = data_from(config, target)
     checkpoints = checkpoints_of(folder)
     drafter = drafter_from(config, target, data, resumed=last_checkpoint(checkpoints) is not None)
@@ -72,7 +73,13 @@ def train(folder: RunFolder, config: DictConfig, target: Target) -> Path:
         data.use_choices(cached_choices(data.store, indices, target, checkpoints))
     module = DrafterModule(drafter, optimisation)
     summary = fit_in(folder, config, module, data)
-    return save_drafter(drafter, folder.path / "drafter", target=target, training_summary=summary)
+    return save_drafter(
+        drafter,
+        folder.path / "drafter",
+        target=target,
+        training_summary=summary,
+        dtype=saved_dtype,
+    )
 
 
 def fit_in(
@@ -149,6 +156,11 @@ def optimisation_from(config: DictConfig) -> Optimisation:
 def fit_settings_from(config: DictConfig) -> FitSettings:
     """The trainer section's share that Lightning's trainer takes."""
     return _settings(FitSettings, config.trainer)
+
+
+def saved_dtype_from(config: DictConfig) -> torch.dtype:
+    """The precision that the drafter's folder holds."""
+    return DTYPES[choose(config.trainer.save_precision, DTYPES, "trainer.save_precision")]
 
 
 def loggers_from(config: DictConfig, folder: Path) -> list[Any]:

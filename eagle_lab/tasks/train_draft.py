@@ -13,7 +13,13 @@ from omegaconf import DictConfig
 from eagle_lab.models.shortened import save_model, shortened, spread_layers
 from eagle_lab.models.target import Target
 from eagle_lab.tasks.run_folder import RunFolder
-from eagle_lab.tasks.train import data_from, fit_in, optimisation_from, run_training
+from eagle_lab.tasks.train import (
+    data_from,
+    fit_in,
+    optimisation_from,
+    run_training,
+    saved_dtype_from,
+)
 from eagle_lab.training.distillation import DistillationModule, refuse_unused
 
 
@@ -31,9 +37,11 @@ def train(folder: RunFolder, config: DictConfig, target: Target) -> Path:
         UserError: no store, one of another target, nothing to learn from, or a bad setting.
         KeyboardInterrupt: after saving where training stands.
     """
+    saved_dtype = saved_dtype_from(config)
     data = data_from(config, target)
     model = shortened(target, layers_from(config, target))
     fit_in(folder, config, DistillationModule(model, target, optimisation_from(config)), data)
+    model.to(saved_dtype)
     return save_model(model, target.tokenizer, folder.path / "draft_model")
 
 

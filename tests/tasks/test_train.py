@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors import safe_open
 
 from eagle_lab.config import compose
 from eagle_lab.data.store import FeatureStore
@@ -87,9 +88,12 @@ def test_the_task_leaves_a_drafter_and_its_curve(
                 "drafter.inner_norm=false",
                 "trainer.max_epochs=1",
                 "trainer.ttt_steps=2",
+                "trainer.save_precision=float16",
             )
         )
     )
+    with safe_open(warm / "drafter" / "model.safetensors", framework="pt") as file:
+        assert file.get_tensor("fc.weight").dtype == torch.float16
     again, _ = load_drafter(warm / "drafter", target)
     assert again.config == drafter.config
     assert again.d2t is not None and drafter.d2t is not None
