@@ -23,7 +23,6 @@ from torch import Tensor
 from eagle_lab.decoding.proposer import Context
 from eagle_lab.drafters.eagle1 import Eagle1
 from eagle_lab.errors import Infeasible, UserError
-from eagle_lab.models.attention import attention
 from eagle_lab.models.cache import TreeCache, TreePass
 from eagle_lab.models.fast_layers import use_fast_layers
 from eagle_lab.models.target import Scores, Target
@@ -32,8 +31,7 @@ from eagle_lab.verify import Acceptance
 
 def _attend(tree_pass: TreePass, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """The drafter's attention over its single cached layer."""
-    key, value = tree_pass.write(0, key, value)
-    return attention(query, key, value, tree_pass.mask(), query.shape[-1] ** -0.5)
+    return tree_pass.attend(0, query, key, value, query.shape[-1] ** -0.5)
 
 
 def check_stop_confidence(method: str, value: float) -> float:
@@ -61,7 +59,9 @@ class EagleProposer:
     @torch.no_grad()
     def begin(self, context: Context, features: Tensor) -> None:
         """Read all pairs of the prompts."""
-        self.cache = TreeCache(1, len(context.tokens), context.roots.device)
+        self.cache = TreeCache(
+            1, len(context.tokens), context.roots.device, fast=self.target.fast_layers
+        )
         width = features.shape[1]
         following = [row[1:] + [0] * (width + 1 - len(row)) for row in context.tokens]
         tokens = torch.tensor(following, device=context.roots.device)

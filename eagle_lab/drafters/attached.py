@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from eagle_lab.models.fast_layers import linear
+from eagle_lab.models.fast_ops import linear
 
 
 class Attached:

@@ -18,6 +18,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from eagle_lab.models import fast_ops
+from eagle_lab.models.attention import attention
+
 _ROUND = 64
 
 
@@ -27,10 +30,19 @@ class TreeCache:
     Attributes:
         lengths: [B] committed slots of each row.
         max_length: their maximum, on the host.
+        fast: whether to write and attend by the kernels of `fast_ops` where they apply.
     """
 
-    def __init__(self, num_layers: int, num_rows: int, device: torch.device | str = "cpu"):
+    def __init__(
+        self,
+        num_layers: int,
+        num_rows: int,
+        device: torch.device | str = "cpu",
+        *,
+        fast: bool = False,
+    ):
         self.num_layers = num_layers
+        self.fast = fast
         self.lengths = torch.zeros(num_rows, dtype=torch.long, device=device)
         self.max_length = 0
         self._rows = torch.arange(num_rows, device=device)
@@ -45,12 +57,15 @@ class TreeCache:
         num_columns = key.shape[2]
         attended = self.max_length + offset + num_columns
         store = self._reserve(attended, key)
+        seen = store[layer, :, :, :, :attended]
+        if self.fast and fast_ops.suits(key.device, key.dtype):
+            fast_ops.store(key, value, store[layer], self.lengths, offset)
+            return seen[0], seen[1]
         columns = torch.arange(offset, offset + num_columns, device=key.device)
         slots = self.lengths[:, None] + columns
         rows = self._rows[:, None]
         store[layer, 0, rows, :, slots] = key.transpose(1, 2)
         store[layer, 1, rows, :, slots] = value.transpose(1, 2)
-        seen = store[layer, :, :, :, :attended]
         return seen[0], seen[1]
 
     def _reserve(self, capacity: int, like: Tensor) -> Tensor:
@@ -123,9 +138,25 @@ class TreePass:
         self.offset = visible.shape[2] - positions.shape[1]
         self._masks: dict[int | None, Tensor] = {}
 
-    def write(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Write this pass's keys and values; see `TreeCache.write`."""
-        return self.cache.write(layer, key, value, self.offset)
+    def attend(
+        self,
+        layer: int,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        scaling: float,
+        window: int | None = None,
+        softcap: float | None = None,
+    ) -> Tensor:
+        """Write this pass's keys and values, then attend to all that its columns see.
+
+        Takes query [B, heads, N, d], key and value [B, kv, N, d]; returns [B, heads, N, d].
+        """
+        key, value = self.cache.write(layer, key, value, self.offset)
+        mask = self.mask(window)
+        if self.cache.fast and softcap is None and fast_ops.can_attend(query, key):
+            return fast_ops.attend(query, key, value, mask, scaling)
+        return attention(query, key, value, mask, scaling, softcap)
 
     def mask(self, window: int | None = None) -> Tensor:
         """[B, 1, N, S] True = attend: the committed prefix and the visible tree slots.

@@ -5,57 +5,26 @@
 
 The layers stay the modules they are, with the same weights in the same place; only their
 `forward` is another. Linear layers that read one input (query, key, value; gate, up) are computed
-in one call. Passes of more than `MAX_ROWS` rows, other dtypes and devices, and passes that need
-gradients take the plain way. So does, for good, any layer whose shape the kernel does not fit or
-whose arithmetic is not what its name says: each norm is held against the original once.
+in one call. Passes of more than `fast_ops.MAX_ROWS` rows, other dtypes and devices, and passes
+that need gradients take the plain way. So does, for good, any layer whose shape the kernel does
+not fit or whose arithmetic is not what its name says: each norm is held against the original once.
 
-Shapes: T rows of a pass, K inputs, N outputs of a layer.
+Shapes: K inputs, N outputs of a layer.
 """
 
 from __future__ import annotations
 
 import functools
-import logging
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-log = logging.getLogger(__name__)
+from eagle_lab.models.fast_ops import applies, fits, multiply, rms_norm
 
-MAX_ROWS = 128
-"""Above this many rows torch's matrix product is as fast (measured: equal from 200 rows on)."""
 _TOGETHER = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
-
-
-@functools.cache
-def _kernels() -> ModuleType:
-    """The compiled kernels; says so where compiling takes a while."""
-    words = "preparing the CPU kernels (compiled once for this machine, then cached) ..."
-    announcement = threading.Timer(2.0, log.info, [words])
-    announcement.start()
-    try:
-        from eagle_lab.models import kernels
-    finally:
-        announcement.cancel()
-    return kernels
-
-
-def suits(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether there are fast layers for `dtype` on `device`."""
-    return device.type == "cpu" and dtype == torch.float32
-
-
-def linear(inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """`torch.nn.functional.linear`, [..., K] -> [..., N], by the kernel where it applies."""
-    if not (_fits(weight) and _applies(inputs, weight)):
-        return nn.functional.linear(inputs, weight, bias)
-    output = _multiply(inputs, [weight])
-    return output if bias is None else output + bias
 
 
 def use_fast_layers(network: nn.Module) -> None:
@@ -93,58 +62,9 @@ def _is_fast(module: nn.Module) -> bool:
     return isinstance(getattr(forward, "func", forward), (_LinearGroup, _Norm))
 
 
-def _fits(weight: Tensor) -> bool:
-    """Whether the kernel can read `weight` [N, K]."""
-    kernels = _kernels()
-    rows, width = weight.shape
-    return weight.is_contiguous() and width % kernels.LANES == 0 and rows >= kernels.ROWS
-
-
-def _applies(inputs: Tensor, weight: Tensor) -> bool:
-    """Whether this pass is one for the kernels."""
-    return (
-        inputs.dtype is torch.float32
-        and weight.dtype is torch.float32
-        and inputs.is_cpu
-        and weight.is_cpu
-        and inputs.numel() <= MAX_ROWS * inputs.shape[-1]
-        and not (torch.is_grad_enabled() and (inputs.requires_grad or weight.requires_grad))
-    )
-
-
-def _multiply(inputs: Tensor, weights: Sequence[Tensor]) -> Tensor:
-    """`inputs` [..., K] times up to three `weights` [N_i, K] -> [..., N_1 + N_2 + N_3]."""
-    inputs = inputs.contiguous()
-    width = inputs.shape[-1]
-    sizes = [weight.shape[0] for weight in weights]
-    output = inputs.new_empty(*inputs.shape[:-1], sum(sizes))
-    places = [(weight.data_ptr(), size) for weight, size in zip(weights, sizes, strict=True)]
-    (first, second, third) = (*places, (0, 0), (0, 0))[:3]
-    _match_threads()
-    _kernels().linear(
-        inputs.data_ptr(), inputs.numel() // width, width, *first, *second, *third,
-        output.data_ptr(),
-    )  # fmt: skip
-    return output
-
-
-_of_this_thread = threading.local()
-
-
-def _match_threads() -> None:
-    """Let Numba use as many threads as torch does."""
-    wanted = torch.get_num_threads()
-    if getattr(_of_this_thread, "num_threads", None) != wanted:
-        import numba
-
-        most: int = numba.config.NUMBA_NUM_THREADS  # type: ignore[attr-defined]
-        numba.set_num_threads(min(wanted, most))
-        _of_this_thread.num_threads = wanted
-
-
 def _is_linear(module: nn.Module | None) -> bool:
     """Whether `module` is a linear layer in its original form that the kernel can read."""
-    return type(module) is nn.Linear and "forward" not in module.__dict__ and _fits(module.weight)
+    return type(module) is nn.Linear and "forward" not in module.__dict__ and fits(module.weight)
 
 
 def _together(layers: Sequence[Any]) -> dict[nn.Module, Any]:
@@ -168,11 +88,11 @@ class _LinearGroup:
         """Output [..., N] of layer `place` for `inputs` [..., K]."""
         layer = self._layers[place]
         weights = [each.weight for each in self._layers]
-        if not all(_applies(inputs, weight) for weight in weights):
+        if not all(applies(inputs, weight) for weight in weights):
             return nn.Linear.forward(layer, inputs)
         held = self._held
         if place == 0 or held is None or held[0] is not inputs:
-            outputs = _multiply(inputs, weights)
+            outputs = multiply(inputs, weights)
             held = inputs, outputs.split([weight.shape[0] for weight in weights], dim=-1)
         self._held = None if place == len(weights) - 1 else held
         output = held[1][place]
@@ -188,15 +108,9 @@ class _Norm:
     def __call__(self, inputs: Tensor) -> Tensor:
         """[..., K] -> [..., K]."""
         weight: Any = self._module.weight
-        if not _applies(inputs, weight):
+        if not applies(inputs, weight):
             return type(self._module).forward(self._module, inputs)
-        inputs = inputs.contiguous()
-        output, width = torch.empty_like(inputs), inputs.shape[-1]
-        _kernels().rms_norm(
-            inputs.data_ptr(), inputs.numel() // width, width, weight.data_ptr(), self._offset,
-            self._epsilon, output.data_ptr(),
-        )  # fmt: skip
-        return output
+        return rms_norm(inputs, weight, self._offset, self._epsilon)
 
 
 @torch.no_grad()
@@ -208,7 +122,7 @@ def _norm(module: nn.Module) -> _Norm | None:
     if not (named and isinstance(epsilon, float) and weight is not None and weight.dim() == 1):
         return None
     probe = torch.linspace(-3.0, 4.0, 2 * len(weight)).reshape(2, -1)
-    if not _applies(probe, weight):
+    if not applies(probe, weight):
         return None
     expected = type(module).forward(module, probe)
     for offset in (0.0, 1.0):  # Gemma stores the weight less one

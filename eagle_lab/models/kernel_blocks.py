@@ -225,31 +225,33 @@ dot_products_1, dot_products_2, dot_products_3, dot_products_4 = map(_dot_produc
 weighted_sums_1, weighted_sums_4 = map(_weighted_sums, (1, 4))
 
 
-@intrinsic
-def floats(typing_context, address):  # type: ignore[no-untyped-def]
-    """An address as a pointer to floats."""
+def _pointer(element: types.Type, code: ir.Type) -> Any:
+    """Intrinsic: an address as a pointer to `element`."""
 
-    def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
-        return builder.inttoptr(arguments[0], _FLOAT.as_pointer())
+    @intrinsic
+    def pointer(typing_context, address):  # type: ignore[no-untyped-def]
+        def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+            return builder.inttoptr(arguments[0], code.as_pointer())
 
-    return types.CPointer(types.float32)(types.int64), generate
+        return types.CPointer(element)(types.int64), generate
 
-
-@intrinsic
-def bytes_at(typing_context, address):  # type: ignore[no-untyped-def]
-    """An address as a pointer to bytes."""
-
-    def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
-        return builder.inttoptr(arguments[0], _BYTE_POINTER)
-
-    return types.CPointer(types.uint8)(types.int64), generate
+    return pointer
 
 
-@intrinsic
-def float_of_bits(typing_context, bits):  # type: ignore[no-untyped-def]
-    """The float with the given 32 bits."""
+def _float_of_bits() -> Any:
+    """Intrinsic: the float with the given 32 bits."""
 
-    def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
-        return builder.bitcast(arguments[0], _FLOAT)
+    @intrinsic
+    def float_of_bits(typing_context, bits):  # type: ignore[no-untyped-def]
+        def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+            return builder.bitcast(arguments[0], _FLOAT)
 
-    return types.float32(types.int32), generate
+        return types.float32(types.int32), generate
+
+    return float_of_bits
+
+
+floats = _pointer(types.float32, _FLOAT)
+integers = _pointer(types.int64, _INT)
+bytes_at = _pointer(types.uint8, ir.IntType(8))
+float_of_bits = _float_of_bits()

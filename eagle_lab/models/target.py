@@ -27,9 +27,9 @@ from torch import Tensor, nn
 from transformers import AttentionInterface
 
 from eagle_lab.errors import UserError
-from eagle_lab.models.attention import attention
 from eagle_lab.models.cache import TreeCache, TreePass
-from eagle_lab.models.fast_layers import linear, plain_layers, suits, use_fast_layers
+from eagle_lab.models.fast_layers import plain_layers, use_fast_layers
+from eagle_lab.models.fast_ops import linear, suits
 from eagle_lab.tree.draft_tree import DraftTree
 
 ATTENTION_NAME = "eagle_lab_tree"
@@ -54,8 +54,7 @@ def _tree_attention(
             f"{type(module).__name__} cannot be a target: its attention "
             + ("uses sinks" if tree_pass else "does not receive keyword arguments of the model")
         )
-    key, value = tree_pass.write(module.layer_idx, key, value)
-    output = attention(query, key, value, tree_pass.mask(sliding_window), scaling, softcap)
+    output = tree_pass.attend(module.layer_idx, query, key, value, scaling, sliding_window, softcap)
     return output.transpose(1, 2), None
 
 
@@ -87,8 +86,8 @@ class Target:
         tokenizer: its tokenizer.
         name: what reports call it.
         feature_layers: ids of the fused layers (EAGLE-3); None for the post-norm top state.
-        fast_layers: whether linear layers and norms run through the kernels of `fast_layers`;
-            None where there are any, on a CPU in float32.
+        fast_layers: whether linear layers, norms and attention run through the kernels of
+            `fast_ops`; None where there are any, on a CPU in float32.
 
     Raises:
         UserError: if the model does not use the attention interface of transformers, if its head
@@ -140,7 +139,10 @@ class Target:
 
     @contextlib.contextmanager
     def plain_layers(self) -> Iterator[None]:
-        """The model's layers and head as Hugging Face ships them, until the block ends."""
+        """The model's layers and head as Hugging Face ships them, until the block ends.
+
+        Attention is plain for caches made inside the block.
+        """
         fast_layers, self.fast_layers = self.fast_layers, False
         try:
             with plain_layers(self.model):
@@ -171,7 +173,7 @@ class Target:
 
     def new_cache(self, num_rows: int) -> TreeCache:
         """An empty cache for `num_rows` rows."""
-        return TreeCache(self.num_layers, num_rows, self.device)
+        return TreeCache(self.num_layers, num_rows, self.device, fast=self.fast_layers)
 
     @torch.no_grad()
     def extend(self, tokens: Tensor, counts: Tensor, cache: TreeCache) -> Scores:

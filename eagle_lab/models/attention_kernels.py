@@ -1,0 +1,159 @@
+"""CPU kernels of attention over a cache, in float32; see `kernels.py` for how they are made.
+
+Attention goes piece by piece: a few queries of one key-value head, whose scores stay in a core's
+own cache from the dot products to the weighted sum of values.
+
+Shapes: B batch rows, T tokens, S cache slots, d head width.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import carray, njit, prange, types
+
+from eagle_lab.models.kernel_blocks import (
+    LANES,
+    ROWS,
+    bytes_at,
+    float_of_bits,
+    floats,
+    integers,
+    weighted_sums_1,
+    weighted_sums_4,
+)
+from eagle_lab.models.kernels import row_block
+
+QUERY_ROWS = 32
+"""Most queries of a piece."""
+
+
+@njit
+def _copy(source, target, width):  # type: ignore[no-untyped-def]
+    """`width` floats from one address to another."""
+    read, written = carray(floats(source), (width,)), carray(floats(target), (width,))
+    for k in range(width):
+        written[k] = read[k]
+
+
+@njit(types.void(*[types.int64] * 18), cache=True)
+def store(  # type: ignore[no-untyped-def]
+    key, key_row, key_head, key_token, value, value_row, value_head, value_token,
+    keys, values, cache_row, cache_head, lengths, offset,
+    batch, num_kv, num_tokens, width,
+):  # fmt: skip
+    """Copy `key` and `value` [B, kv, T, d] to slots `lengths` [B] + `offset` + t of the cache.
+
+    `key_...`, `value_...` and `cache_...` are strides; slots lie d floats apart.
+    """
+    first_slots = carray(integers(lengths), (batch,))
+    for row in range(batch):
+        for head in range(num_kv):
+            place = row * cache_row + head * cache_head + (first_slots[row] + offset) * width
+            for token in range(num_tokens):
+                start = row * key_row + head * key_head + token * key_token
+                _copy(key + 4 * start, keys + 4 * (place + token * width), width)
+                start = row * value_row + head * value_head + token * value_token
+                _copy(value + 4 * start, values + 4 * (place + token * width), width)
+
+
+@njit(fastmath=True)
+def _softmax(scores, seen):  # type: ignore[no-untyped-def]
+    """Softmax of `scores` [S] over the slots `seen` [S], in place; 0 elsewhere.
+
+    exp by range reduction and the polynomial of Cephes' expf, which compiles to vector code.
+    """
+    best = np.float32(-3e38)
+    for slot in range(len(scores)):
+        score = scores[slot] if seen[slot] else np.float32(-3e38)
+        best = max(best, score)
+    total = np.float32(0)
+    for slot in range(len(scores)):
+        x = max(scores[slot] - best, np.float32(-87))
+        power = np.floor(x * np.float32(1.44269504) + np.float32(0.5))
+        x = x - power * np.float32(0.693147181)
+        y = np.float32(1.9875691500e-4)
+        y = y * x + np.float32(1.3981999507e-3)
+        y = y * x + np.float32(8.3334519073e-3)
+        y = y * x + np.float32(4.1665795894e-2)
+        y = y * x + np.float32(1.6666665459e-1)
+        y = y * x + np.float32(5.0000001201e-1)
+        y = y * x * x + x + np.float32(1)
+        y = y * float_of_bits(np.int32((np.int32(power) + np.int32(127)) << np.int32(23)))
+        y = y if seen[slot] else np.float32(0)
+        scores[slot] = y
+        total += y
+    for slot in range(len(scores)):
+        scores[slot] /= total
+
+
+@njit
+def _columns(rows, row_stride, weights, outputs, column):  # type: ignore[no-untyped-def]
+    """LANES columns of `outputs` [T, d], from `column` on: `weights` [T, S] times the rows."""
+    num_tokens, num_rows = weights.shape
+    width = outputs.shape[1]
+    token = 0
+    while token < num_tokens:
+        source = weights.ctypes.data + 4 * token * num_rows
+        target = outputs.ctypes.data + 4 * (token * width + column)
+        if num_tokens - token >= 4:
+            weighted_sums_4(rows, row_stride, source, num_rows, num_rows, target, width)
+            token += 4
+        else:
+            weighted_sums_1(rows, row_stride, source, num_rows, num_rows, target, width)
+            token += 1
+
+
+@njit(types.void(*[types.int64] * 15, types.float32, types.int64), parallel=True, cache=True)
+def attention(  # type: ignore[no-untyped-def]
+    query, query_row, query_head, query_token, keys, values, cache_row, cache_head, mask,
+    batch, num_heads, num_kv, num_tokens, num_slots, width, scaling, outputs,
+):  # fmt: skip
+    """Softmax attention of the query heads to their key-value heads.
+
+    Args:
+        query: [B, heads, T, d]; query_row, query_head, query_token are its strides.
+        keys: [B, kv, S, d]; cache_row, cache_head are its strides, slots lie d floats apart.
+        values: like `keys`.
+        mask: [B, T, S] bytes, not 0 where a query sees a slot; each sees at least one.
+        num_slots: S, at least ROWS.
+        width: d, a multiple of LANES.
+        scaling: factor on the dot products.
+        outputs: [B, T, heads, d].
+    """
+    groups = num_heads // num_kv
+    num_rows = groups * num_tokens  # queries that share a key-value head
+    num_pieces = (num_rows + QUERY_ROWS - 1) // QUERY_ROWS
+    for work in prange(batch * num_kv * num_pieces):
+        row, head = work // (num_kv * num_pieces), work // num_pieces % num_kv
+        first = work % num_pieces * QUERY_ROWS
+        count = min(QUERY_ROWS, num_rows - first)
+        states = np.empty((count, width), np.float32)  # queries, then what they attended to
+        weights = np.empty((count, num_slots), np.float32)
+        for i in range(count):
+            group, token = divmod(first + i, num_tokens)
+            start = row * query_row + (head * groups + group) * query_head + token * query_token
+            source = carray(floats(query + 4 * start), (width,))
+            for k in range(width):
+                states[i, k] = source[k] * scaling
+        cache = 4 * (row * cache_row + head * cache_head)
+        for block in range((num_slots + ROWS - 1) // ROWS):
+            slot = min(block * ROWS, num_slots - ROWS)
+            row_block(
+                keys + cache + 4 * slot * width,
+                width,
+                states.ctypes.data,
+                count,
+                width,
+                weights.ctypes.data + 4 * slot,
+                num_slots,
+            )
+        for i in range(count):
+            token = (first + i) % num_tokens
+            seen = carray(bytes_at(mask + (row * num_tokens + token) * num_slots), (num_slots,))
+            _softmax(weights[i], seen)
+        for column in range(0, width, LANES):
+            _columns(values + cache + 4 * column, width, weights, states, column)
+        for i in range(count):
+            group, token = divmod(first + i, num_tokens)
+            start = ((row * num_tokens + token) * num_heads + head * groups + group) * width
+            _copy(states.ctypes.data + 4 * i * width, outputs + 4 * start, width)

@@ -1,0 +1,164 @@
+"""Operations of a pass by the CPU kernels, as functions of tensors.
+
+The only place that knows the kernels' addresses and strides. Everything here is float32 on a CPU,
+without gradients; callers ask first (`suits`, `applies`, `can_attend`). Numba uses as many threads
+as torch.
+
+Shapes: K inputs, N outputs; B rows, T columns of a pass, S cache slots, d head width.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import threading
+from collections.abc import Sequence
+from types import SimpleNamespace
+
+import torch
+from torch import Tensor, nn
+
+log = logging.getLogger(__name__)
+
+MAX_ROWS = 128
+"""Above this many rows torch's matrix product is as fast (measured: equal from 200 rows on)."""
+
+
+@functools.cache
+def _kernels() -> SimpleNamespace:
+    """The compiled kernels; says so where compiling takes a while."""
+    words = "preparing the CPU kernels (compiled once for this machine, then cached) ..."
+    announcement = threading.Timer(2.0, log.info, [words])
+    announcement.start()
+    try:
+        from eagle_lab.models import attention_kernels, kernel_blocks, kernels
+    finally:
+        announcement.cancel()
+    return SimpleNamespace(**vars(kernel_blocks) | vars(kernels) | vars(attention_kernels))
+
+
+def suits(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether there are kernels for `dtype` on `device`."""
+    return device.type == "cpu" and dtype == torch.float32
+
+
+def fits(weight: Tensor) -> bool:
+    """Whether the linear kernel can read `weight` [N, K]."""
+    rows, width = weight.shape
+    aligned = width % _kernels().LANES == 0 and rows >= _kernels().ROWS
+    return aligned and weight.is_contiguous()
+
+
+def applies(inputs: Tensor, weight: Tensor) -> bool:
+    """Whether a pass over `inputs` [..., K] is one for the kernels: few rows, no gradient."""
+    return (
+        inputs.dtype is torch.float32
+        and weight.dtype is torch.float32
+        and inputs.is_cpu
+        and weight.is_cpu
+        and inputs.numel() <= MAX_ROWS * inputs.shape[-1]
+        and not (torch.is_grad_enabled() and (inputs.requires_grad or weight.requires_grad))
+    )
+
+
+def linear(inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`torch.nn.functional.linear`, [..., K] -> [..., N], by the kernel where it applies."""
+    if not (applies(inputs, weight) and fits(weight)):
+        return nn.functional.linear(inputs, weight, bias)
+    output = multiply(inputs, [weight])
+    return output if bias is None else output + bias
+
+
+def multiply(inputs: Tensor, weights: Sequence[Tensor]) -> Tensor:
+    """`inputs` [..., K] times one to three `weights` [N_i, K] -> [..., N_1 + N_2 + N_3]."""
+    inputs = inputs.contiguous()
+    width = inputs.shape[-1]
+    sizes = [weight.shape[0] for weight in weights]
+    output = inputs.new_empty(*inputs.shape[:-1], sum(sizes))
+    places = [(weight.data_ptr(), size) for weight, size in zip(weights, sizes, strict=True)]
+    first, second, third = (*places, (0, 0), (0, 0))[:3]
+    _match_threads()
+    _kernels().linear(
+        inputs.data_ptr(), inputs.numel() // width, width, *first, *second, *third,
+        output.data_ptr(),
+    )  # fmt: skip
+    return output
+
+
+def rms_norm(inputs: Tensor, weight: Tensor, offset: float, epsilon: float) -> Tensor:
+    """`inputs` [..., K] over their root mean square, times `offset + weight` [K]."""
+    inputs = inputs.contiguous()
+    output, width = torch.empty_like(inputs), inputs.shape[-1]
+    _kernels().rms_norm(
+        inputs.data_ptr(), inputs.numel() // width, width, weight.data_ptr(), offset, epsilon,
+        output.data_ptr(),
+    )  # fmt: skip
+    return output
+
+
+def store(key: Tensor, value: Tensor, cache: Tensor, lengths: Tensor, offset: int) -> None:
+    """Copy `key`, `value` [B, kv, T, d] to slots `lengths` [B] + `offset` + t of each row.
+
+    `cache` [2, B, kv, C, d] holds keys and values of a layer; the slots must be there.
+    """
+    batch, num_kv, num_tokens, width = key.shape
+    key, value = _rows_whole(key), _rows_whole(value)
+    keys, values = cache
+    _kernels().store(
+        key.data_ptr(), *key.stride()[:3], value.data_ptr(), *value.stride()[:3],
+        keys.data_ptr(), values.data_ptr(), *keys.stride()[:2], lengths.data_ptr(), offset,
+        batch, num_kv, num_tokens, width,
+    )  # fmt: skip
+
+
+def can_attend(query: Tensor, key: Tensor) -> bool:
+    """Whether the attention kernel takes `query` [B, heads, T, d] and `key` [B, kv, S, d]."""
+    num_slots, width = key.shape[2:]
+    return (
+        suits(query.device, query.dtype)
+        and num_slots >= _kernels().ROWS
+        and width % _kernels().LANES == 0
+        and key.stride()[2:] == (width, 1)
+        and not (torch.is_grad_enabled() and query.requires_grad)
+    )
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float) -> Tensor:
+    """Attention output [B, heads, T, d], columns outermost in memory.
+
+    Args:
+        query: [B, heads, T, d].
+        key: [B, kv, S, d], see `can_attend`.
+        value: [B, kv, S, d], strides as `key`'s.
+        mask: [B, 1, T, S] boolean, True = attend.
+        scaling: factor on the dot products.
+    """
+    batch, num_heads, num_tokens, width = query.shape
+    query, mask = _rows_whole(query), mask.contiguous()
+    output = query.new_empty(batch, num_tokens, num_heads, width)
+    _match_threads()
+    _kernels().attention(
+        query.data_ptr(), *query.stride()[:3], key.data_ptr(), value.data_ptr(),
+        *key.stride()[:2], mask.data_ptr(), batch, num_heads, key.shape[1], num_tokens,
+        key.shape[2], width, scaling, output.data_ptr(),
+    )  # fmt: skip
+    return output.transpose(1, 2)
+
+
+def _rows_whole(values: Tensor) -> Tensor:
+    """`values` with the last dimension contiguous."""
+    return values if values.stride(-1) == 1 else values.contiguous()
+
+
+_of_this_thread = threading.local()
+
+
+def _match_threads() -> None:
+    """Let Numba use as many threads as torch does."""
+    wanted = torch.get_num_threads()
+    if getattr(_of_this_thread, "num_threads", None) != wanted:
+        import numba
+
+        most: int = numba.config.NUMBA_NUM_THREADS  # type: ignore[attr-defined]
+        numba.set_num_threads(min(wanted, most))
+        _of_this_thread.num_threads = wanted
