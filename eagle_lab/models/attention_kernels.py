@@ -25,6 +25,8 @@ from eagle_lab.models.kernels import row_block
 
 QUERY_ROWS = 32
 """Most queries of a piece."""
+_STEP = 128
+"""Scores are padded to a multiple: at least a step of any loop that the compiler unrolls."""
 
 
 @njit
@@ -58,14 +60,19 @@ def store(  # type: ignore[no-untyped-def]
 
 @njit(fastmath=True)
 def _softmax(scores, seen):  # type: ignore[no-untyped-def]
-    """Softmax of `scores` [S] over the slots `seen` [S], in place; 0 elsewhere.
+    """Softmax over the slots `seen` [S] of `scores` [S padded to whole steps], in place.
 
-    exp by range reduction and the polynomial of Cephes' expf, which compiles to vector code.
+    Slots that are not seen, and padding, get 0. With nothing but whole steps of the vector code,
+    a sum does not depend on how many unseen slots stand behind it. exp is a range reduction and
+    the polynomial of Cephes' expf, which compiles to vector code.
     """
-    best = np.float32(-3e38)
-    for slot in range(len(scores)):
-        score = scores[slot] if seen[slot] else np.float32(-3e38)
+    lowest = np.float32(-3e38)
+    best = lowest
+    for slot in range(len(seen)):
+        score = scores[slot] if seen[slot] else lowest
+        scores[slot] = score
         best = max(best, score)
+    scores[len(seen) :] = lowest
     total = np.float32(0)
     for slot in range(len(scores)):
         x = max(scores[slot] - best, np.float32(-87))
@@ -79,7 +86,7 @@ def _softmax(scores, seen):  # type: ignore[no-untyped-def]
         y = y * x + np.float32(5.0000001201e-1)
         y = y * x * x + x + np.float32(1)
         y = y * float_of_bits(np.int32((np.int32(power) + np.int32(127)) << np.int32(23)))
-        y = y if seen[slot] else np.float32(0)
+        y = y if scores[slot] > np.float32(-1e38) else np.float32(0)
         scores[slot] = y
         total += y
     for slot in range(len(scores)):
@@ -87,19 +94,19 @@ def _softmax(scores, seen):  # type: ignore[no-untyped-def]
 
 
 @njit
-def _columns(rows, row_stride, weights, outputs, column):  # type: ignore[no-untyped-def]
+def _columns(rows, num_rows, weights, outputs, column):  # type: ignore[no-untyped-def]
     """LANES columns of `outputs` [T, d], from `column` on: `weights` [T, S] times the rows."""
-    num_tokens, num_rows = weights.shape
+    num_tokens, stride = weights.shape
     width = outputs.shape[1]
     token = 0
     while token < num_tokens:
-        source = weights.ctypes.data + 4 * token * num_rows
+        source = weights.ctypes.data + 4 * token * stride
         target = outputs.ctypes.data + 4 * (token * width + column)
         if num_tokens - token >= 4:
-            weighted_sums_4(rows, row_stride, source, num_rows, num_rows, target, width)
+            weighted_sums_4(rows, width, source, stride, num_rows, target, width)
             token += 4
         else:
-            weighted_sums_1(rows, row_stride, source, num_rows, num_rows, target, width)
+            weighted_sums_1(rows, width, source, stride, num_rows, target, width)
             token += 1
 
 
@@ -123,12 +130,13 @@ def attention(  # type: ignore[no-untyped-def]
     groups = num_heads // num_kv
     num_rows = groups * num_tokens  # queries that share a key-value head
     num_pieces = (num_rows + QUERY_ROWS - 1) // QUERY_ROWS
+    num_padded = (num_slots + _STEP - 1) // _STEP * _STEP
     for work in prange(batch * num_kv * num_pieces):
         row, head = work // (num_kv * num_pieces), work // num_pieces % num_kv
         first = work % num_pieces * QUERY_ROWS
         count = min(QUERY_ROWS, num_rows - first)
         states = np.empty((count, width), np.float32)  # queries, then what they attended to
-        weights = np.empty((count, num_slots), np.float32)
+        weights = np.empty((count, num_padded), np.float32)
         for i in range(count):
             group, token = divmod(first + i, num_tokens)
             start = row * query_row + (head * groups + group) * query_head + token * query_token
@@ -145,14 +153,14 @@ def attention(  # type: ignore[no-untyped-def]
                 count,
                 width,
                 weights.ctypes.data + 4 * slot,
-                num_slots,
+                num_padded,
             )
         for i in range(count):
             token = (first + i) % num_tokens
             seen = carray(bytes_at(mask + (row * num_tokens + token) * num_slots), (num_slots,))
             _softmax(weights[i], seen)
         for column in range(0, width, LANES):
-            _columns(values + cache + 4 * column, width, weights, states, column)
+            _columns(values + cache + 4 * column, num_slots, weights, states, column)
         for i in range(count):
             group, token = divmod(first + i, num_tokens)
             start = ((row * num_tokens + token) * num_heads + head * groups + group) * width

@@ -82,7 +82,7 @@ class _LinearGroup:
 
     def __init__(self, layers: Sequence[nn.Linear]):
         self._layers = layers
-        self._held: tuple[Tensor, tuple[Tensor, ...]] | None = None
+        self._held: tuple[Tensor, list[Tensor]] | None = None
 
     def __call__(self, place: int, inputs: Tensor) -> Tensor:
         """Output [..., N] of layer `place` for `inputs` [..., K]."""
@@ -92,8 +92,7 @@ class _LinearGroup:
             return nn.Linear.forward(layer, inputs)
         held = self._held
         if place == 0 or held is None or held[0] is not inputs:
-            outputs = multiply(inputs, weights)
-            held = inputs, outputs.split([weight.shape[0] for weight in weights], dim=-1)
+            held = inputs, multiply(inputs, weights)
         self._held = None if place == len(weights) - 1 else held
         output = held[1][place]
         return output if layer.bias is None else output + layer.bias

@@ -65,24 +65,28 @@ def linear(inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
     """`torch.nn.functional.linear`, [..., K] -> [..., N], by the kernel where it applies."""
     if not (applies(inputs, weight) and fits(weight)):
         return nn.functional.linear(inputs, weight, bias)
-    output = multiply(inputs, [weight])
+    [output] = multiply(inputs, [weight])
     return output if bias is None else output + bias
 
 
-def multiply(inputs: Tensor, weights: Sequence[Tensor]) -> Tensor:
-    """`inputs` [..., K] times one to three `weights` [N_i, K] -> [..., N_1 + N_2 + N_3]."""
+def multiply(inputs: Tensor, weights: Sequence[Tensor]) -> list[Tensor]:
+    """`inputs` [..., K] times one to three `weights` [N_i, K] -> [..., N_i] each."""
     inputs = inputs.contiguous()
     width = inputs.shape[-1]
+    num_rows = inputs.numel() // width
     sizes = [weight.shape[0] for weight in weights]
-    output = inputs.new_empty(*inputs.shape[:-1], sum(sizes))
+    outputs = inputs.new_empty(num_rows * sum(sizes))
     places = [(weight.data_ptr(), size) for weight, size in zip(weights, sizes, strict=True)]
     first, second, third = (*places, (0, 0), (0, 0))[:3]
     _match_threads()
     _kernels().linear(
-        inputs.data_ptr(), inputs.numel() // width, width, *first, *second, *third,
-        output.data_ptr(),
-    )  # fmt: skip
-    return output
+        inputs.data_ptr(), num_rows, width, *first, *second, *third, outputs.data_ptr()
+    )
+    shape = inputs.shape[:-1]
+    if len(sizes) == 1:
+        return [outputs.view(*shape, sizes[0])]
+    parts = outputs.split([num_rows * size for size in sizes])
+    return [part.view(*shape, size) for part, size in zip(parts, sizes, strict=True)]
 
 
 def rms_norm(inputs: Tensor, weight: Tensor, offset: float, epsilon: float) -> Tensor:

@@ -57,11 +57,11 @@ def row_block(  # type: ignore[no-untyped-def]
 def linear(  # type: ignore[no-untyped-def]
     inputs, num_tokens, width, first, num_first, second, num_second, third, num_third, outputs
 ):
-    """Up to three weight matrices [N_i, K] times the same inputs [T, K] -> [T, N_1 + N_2 + N_3].
+    """Up to three weight matrices [N_i, K] times the same inputs [T, K] -> [T, N_i] each.
 
-    `first`, `second`, `third` are addresses, `num_...` their N; a missing matrix has N = 0.
+    `first`, `second`, `third` are addresses, `num_...` their N; a missing matrix has N = 0. The
+    results lie one behind the other.
     """
-    stride = num_first + num_second + num_third
     end_first = (num_first + ROWS - 1) // ROWS
     end_second = end_first + (num_second + ROWS - 1) // ROWS
     end_third = end_second + (num_third + ROWS - 1) // ROWS
@@ -75,8 +75,8 @@ def linear(  # type: ignore[no-untyped-def]
             weights, num_rows, column = third, num_third, num_first + num_second
             row = (block - end_second) * ROWS
         row = min(row, num_rows - ROWS)  # the last block may repeat rows of the one before
-        place = outputs + 4 * (column + row)
-        row_block(weights + 4 * row * width, width, inputs, num_tokens, width, place, stride)
+        place = outputs + 4 * (num_tokens * column + row)
+        row_block(weights + 4 * row * width, width, inputs, num_tokens, width, place, num_rows)
 
 
 @njit(

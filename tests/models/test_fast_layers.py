@@ -8,7 +8,10 @@ import torch
 from torch import nn
 
 from eagle_lab.errors import UserError
-from eagle_lab.models.fast_layers import MAX_ROWS, linear, plain_layers, use_fast_layers
+from eagle_lab.models.attention import attention
+from eagle_lab.models.cache import TreeCache
+from eagle_lab.models.fast_layers import plain_layers, use_fast_layers
+from eagle_lab.models.fast_ops import MAX_ROWS, attend, can_attend, linear
 from eagle_lab.models.target import Target
 from eagle_lab.models.tiny import ARCHITECTURES, tiny_random
 from eagle_lab.tree.draft_tree import DraftTree
@@ -172,3 +175,59 @@ def test_fast_layers_where_there_are_none():
     assert not Target(model, tokenizer).fast_layers
     with pytest.raises(UserError, match="fast_layers=true with device=cpu and dtype=torch.bfloat"):
         Target(model, tokenizer, fast_layers=True)
+
+
+@pytest.mark.parametrize(
+    ("num_heads", "num_kv", "num_tokens", "num_slots", "width"),
+    [(9, 3, 1, 300, 64), (4, 2, 7, 33, 16), (4, 4, 5, 6, 32), (6, 2, 61, 130, 48)],
+)
+def test_attention_equals_the_plain_one(num_heads, num_kv, num_tokens, num_slots, width):
+    """To 1e-5 against double precision; masked slots hold numbers that would show."""
+    query = 3 * torch.randn(2, num_tokens, num_heads, width).transpose(1, 2)
+    stored = torch.randn(2, 2, num_kv, num_slots + 10, width)
+    key, value = stored[..., :num_slots, :]
+    mask = torch.rand(2, 1, num_tokens, num_slots) > 0.4
+    mask[..., num_slots // 2] = True
+    hidden_slots = ~mask.any(dim=2, keepdim=True).transpose(2, 3)
+    value.masked_fill_(hidden_slots, 1e6)
+    assert can_attend(query, key)
+    expected = attention(query.double(), key.double(), value.double(), mask, width**-0.5)
+    output = attend(query, key, value, mask, width**-0.5)
+    torch.testing.assert_close(output.double(), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_attention_survives_scores_beyond_the_range_of_exp():
+    query, key = torch.full((1, 1, 1, 16), 40.0), torch.ones(1, 1, 4, 16)
+    key[0, 0, 1:] *= torch.tensor([-1.0, 0.999, 0.0])[:, None]
+    value = torch.arange(4.0)[None, None, :, None].expand(1, 1, 4, 16).contiguous()
+    mask = torch.ones(1, 1, 1, 4, dtype=torch.bool)
+    expected = attention(query.double(), key.double(), value.double(), mask, 1.0)
+    output = attend(query, key, value, mask, 1.0)
+    torch.testing.assert_close(output.double(), expected, atol=1e-5, rtol=1e-4)
+
+
+def test_both_ways_of_writing_fill_the_same_slots():
+    caches = [TreeCache(2, 3, fast=fast) for fast in (False, True)]
+    for cache in caches:
+        cache.advance(torch.tensor([5, 0, 2]))
+    for layer in (0, 1):
+        key = torch.randn(3, 6, 2, 16).transpose(1, 2)
+        value = torch.randn(3, 2, 6, 16)
+        plain, fast = (cache.write(layer, key, value, offset=2) for cache in caches)
+        assert torch.equal(plain[0], fast[0]) and torch.equal(plain[1], fast[1])
+        assert torch.equal(fast[0][1, :, 2:8], key[1])
+
+
+def test_a_verified_chain_has_the_bits_of_plain_decoding():
+    """Linear layers, norms and attention alike: a chain's tokens score as they would one by one."""
+    target = Target(*tiny_random("llama"))
+    prompt = list(range(40, 61))
+    chain = target.new_cache(1)
+    target.prefill([prompt], chain)
+    together = target.score(DraftTree.chain(TOKENS[:, 0], TOKENS[:, 1:]), chain).logits
+    alone = target.new_cache(1)
+    target.prefill([prompt], alone)
+    for column in range(TOKENS.shape[1]):
+        scores = target.score(DraftTree.root_only(TOKENS[:, column]), alone)
+        alone.keep(torch.zeros(1, 1, dtype=torch.long), torch.ones(1, dtype=torch.long))
+        assert torch.equal(scores.logits[0, 0], together[0, column])
