@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import torch
 from torch import Tensor
@@ -85,11 +86,12 @@ def capture(
         on_tokens: told how many new answer tokens there are, as they come.
         on_shard: called behind each shard.
     """
-    for number, batch in enumerate(batches):
-        if number < writer.num_shards:
-            continue
-        if max_tokens is not None and writer.num_supervised >= max_tokens:
-            break
+    def enough() -> bool:
+        return max_tokens is not None and writer.num_supervised >= max_tokens
+
+    remaining = islice(batches, writer.num_shards, None)
+    # Asked first: the next batch may need prompts that are yet to be written
+    while not enough() and (batch := next(remaining, None)) is not None:
         writer.add_shard(answer(batch, on_tokens), sampled=batch.sampled)
         on_shard()
 

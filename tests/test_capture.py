@@ -8,8 +8,10 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
+from eagle_lab.capture import capture
 from eagle_lab.config import compose
 from eagle_lab.data.answers import ANSWERS
+from eagle_lab.data.batches import Batch
 from eagle_lab.data.chat import ChatTemplate
 from eagle_lab.data.prompts import Question
 from eagle_lab.data.store import FeatureStore
@@ -223,6 +225,22 @@ def test_it_ends_behind_the_batch_that_reaches_the_number_of_tokens(tmp_path):
     store = captured(tmp_path / "run", "data.num_prompts=null", "data.num_tokens=60")
     numbers = [shard["num_supervised"] for shard in store.index["shards"]]
     assert sum(numbers[:-1]) < 60 <= sum(numbers)
+
+
+def test_it_asks_for_no_batch_that_it_does_not_need(tmp_path):
+    """A batch may cost much to plan, when its prompts are yet to be written."""
+
+    def batches():
+        yield Batch(("first",))
+        raise AssertionError("asked for a second batch")
+
+    class Writer:
+        num_shards, num_supervised = 0, 0
+
+        def add_shard(self, conversations, *, sampled):
+            self.num_supervised += len(conversations)
+
+    capture(lambda batch, on_tokens: ["answer"], batches(), Writer(), max_tokens=1)
 
 
 def test_an_unfinished_capture_may_end_earlier_and_is_then_whole(tmp_path, monkeypatch, store):
