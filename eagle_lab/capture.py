@@ -86,6 +86,7 @@ def capture(
         on_tokens: told how many new answer tokens there are, as they come.
         on_shard: called behind each shard.
     """
+
     def enough() -> bool:
         return max_tokens is not None and writer.num_supervised >= max_tokens
 
