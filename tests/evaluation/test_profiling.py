@@ -179,7 +179,7 @@ def test_plain_passes_run_without_the_fast_layers(monkeypatch: pytest.MonkeyPatc
     def broken(*arguments):
         raise ZeroDivisionError
 
-    monkeypatch.setattr("eagle_lab.models.fast_layers._multiply", broken)
+    monkeypatch.setattr("eagle_lab.models.fast_layers.multiply", broken)
     with plain.ready(2) as run:
         run()
     with ours.ready(2) as run, pytest.raises(ZeroDivisionError):
