@@ -58,13 +58,32 @@ def store(  # type: ignore[no-untyped-def]
                 _copy(value + 4 * start, values + 4 * (place + token * width), width)
 
 
+@njit(inline="always")
+def exponential(x):  # type: ignore[no-untyped-def]
+    """exp(x) for x <= 87, to two units in the last place; below -87 that of -87.
+
+    Range reduction and the polynomial of Cephes' expf: plain arithmetic, which compiles to vector
+    code inside a loop.
+    """
+    x = max(x, np.float32(-87))
+    power = np.floor(x * np.float32(1.44269504) + np.float32(0.5))
+    x = x - power * np.float32(0.693147181)
+    y = np.float32(1.9875691500e-4)
+    y = y * x + np.float32(1.3981999507e-3)
+    y = y * x + np.float32(8.3334519073e-3)
+    y = y * x + np.float32(4.1665795894e-2)
+    y = y * x + np.float32(1.6666665459e-1)
+    y = y * x + np.float32(5.0000001201e-1)
+    y = y * x * x + x + np.float32(1)
+    return y * float_of_bits(np.int32((np.int32(power) + np.int32(127)) << np.int32(23)))
+
+
 @njit(fastmath=True)
 def _softmax(scores, seen):  # type: ignore[no-untyped-def]
     """Softmax over the slots `seen` [S] of `scores` [S padded to whole steps], in place.
 
     Slots that are not seen, and padding, get 0. With nothing but whole steps of the vector code,
-    a sum does not depend on how many unseen slots stand behind it. exp is a range reduction and
-    the polynomial of Cephes' expf, which compiles to vector code.
+    a sum does not depend on how many unseen slots stand behind it.
     """
     lowest = np.float32(-3e38)
     best = lowest
@@ -75,20 +94,10 @@ def _softmax(scores, seen):  # type: ignore[no-untyped-def]
     scores[len(seen) :] = lowest
     total = np.float32(0)
     for slot in range(len(scores)):
-        x = max(scores[slot] - best, np.float32(-87))
-        power = np.floor(x * np.float32(1.44269504) + np.float32(0.5))
-        x = x - power * np.float32(0.693147181)
-        y = np.float32(1.9875691500e-4)
-        y = y * x + np.float32(1.3981999507e-3)
-        y = y * x + np.float32(8.3334519073e-3)
-        y = y * x + np.float32(4.1665795894e-2)
-        y = y * x + np.float32(1.6666665459e-1)
-        y = y * x + np.float32(5.0000001201e-1)
-        y = y * x * x + x + np.float32(1)
-        y = y * float_of_bits(np.int32((np.int32(power) + np.int32(127)) << np.int32(23)))
-        y = y if scores[slot] > np.float32(-1e38) else np.float32(0)
-        scores[slot] = y
-        total += y
+        weight = exponential(scores[slot] - best)
+        weight = weight if scores[slot] > np.float32(-1e38) else np.float32(0)
+        scores[slot] = weight
+        total += weight
     for slot in range(len(scores)):
         scores[slot] /= total
 

@@ -55,18 +55,24 @@ class TreeCache:
         which of them a row may see is the mask's business.
         """
         num_columns = key.shape[2]
-        attended = self.max_length + offset + num_columns
-        store = self._reserve(attended, key)
-        seen = store[layer, :, :, :, :attended]
+        seen = self.room(layer, offset + num_columns, key)
         if self.fast and fast_ops.suits(key.device, key.dtype):
-            fast_ops.store(key, value, store[layer], self.lengths, offset)
+            fast_ops.store(key, value, seen, self.lengths, offset)
             return seen[0], seen[1]
         columns = torch.arange(offset, offset + num_columns, device=key.device)
         slots = self.lengths[:, None] + columns
         rows = self._rows[:, None]
-        store[layer, 0, rows, :, slots] = key.transpose(1, 2)
-        store[layer, 1, rows, :, slots] = value.transpose(1, 2)
+        seen[0, rows, :, slots] = key.transpose(1, 2)
+        seen[1, rows, :, slots] = value.transpose(1, 2)
         return seen[0], seen[1]
+
+    def room(self, layer: int, num_slots: int, like: Tensor) -> Tensor:
+        """Keys and values [2, B, kv, S, d] of `layer`, with `num_slots` tree slots in every row.
+
+        `like` [B, kv, ..., d] tells shape, dtype and device where the cache is still empty.
+        """
+        attended = self.max_length + num_slots
+        return self._reserve(attended, like)[layer, :, :, :, :attended]
 
     def _reserve(self, capacity: int, like: Tensor) -> Tensor:
         """The store with room for `capacity` slots; growing copies what is committed."""
@@ -76,7 +82,7 @@ class TreeCache:
         if store is not None:
             capacity = max(capacity, store.shape[4] * 3 // 2)
         capacity = -(-capacity // _ROUND) * _ROUND
-        batch, num_kv, _, width = like.shape
+        batch, num_kv, *_, width = like.shape
         shape = (self.num_layers, 2, batch, num_kv, capacity, width)
         # Zeros, not garbage: masked slots take part in the products, and 0 * NaN is NaN.
         grown = torch.zeros(shape, dtype=like.dtype, device=like.device)

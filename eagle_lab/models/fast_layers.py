@@ -59,7 +59,7 @@ def plain_layers(network: nn.Module) -> Iterator[None]:
 
 def _is_fast(module: nn.Module) -> bool:
     forward = module.__dict__.get("forward")
-    return isinstance(getattr(forward, "func", forward), (_LinearGroup, _Norm))
+    return isinstance(getattr(forward, "func", forward), FastForward)
 
 
 def _is_linear(module: nn.Module | None) -> bool:
@@ -73,7 +73,11 @@ def _together(layers: Sequence[Any]) -> dict[nn.Module, Any]:
     return {layer: functools.partial(group, place) for place, layer in enumerate(layers)}
 
 
-class _LinearGroup:
+class FastForward:
+    """What `plain_layers` takes for a fast form."""
+
+
+class _LinearGroup(FastForward):
     """Linear layers that are called one after the other with the same input.
 
     The first call computes all and holds the results until the last has been fetched. A call with
@@ -98,22 +102,22 @@ class _LinearGroup:
         return output if layer.bias is None else output + layer.bias
 
 
-class _Norm:
+class FastNorm(FastForward):
     """An RMS norm: x / rms(x) * (offset + weight)."""
 
     def __init__(self, module: nn.Module, offset: float, epsilon: float):
-        self._module, self._offset, self._epsilon = module, offset, epsilon
+        self._module, self.offset, self.epsilon = module, offset, epsilon
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """[..., K] -> [..., K]."""
         weight: Any = self._module.weight
         if not applies(inputs, weight):
             return type(self._module).forward(self._module, inputs)
-        return rms_norm(inputs, weight, self._offset, self._epsilon)
+        return rms_norm(inputs, weight, self.offset, self.epsilon)
 
 
 @torch.no_grad()
-def _norm(module: nn.Module) -> _Norm | None:
+def _norm(module: nn.Module) -> FastNorm | None:
     """The fast form of `module` if it is an RMS norm, in one of its usual forms."""
     weight = getattr(module, "weight", None)
     epsilon = getattr(module, "variance_epsilon", getattr(module, "eps", None))
@@ -125,7 +129,7 @@ def _norm(module: nn.Module) -> _Norm | None:
         return None
     expected = type(module).forward(module, probe)
     for offset in (0.0, 1.0):  # Gemma stores the weight less one
-        norm = _Norm(module, offset, epsilon)
+        norm = FastNorm(module, offset, epsilon)
         if torch.allclose(norm(probe), expected, rtol=1e-5, atol=1e-6):
             return norm
     return None

@@ -1,8 +1,8 @@
 """Operations of a pass by the CPU kernels, as functions of tensors.
 
-The only place that knows the kernels' addresses and strides. Everything here is float32 on a CPU,
-without gradients; callers ask first (`suits`, `applies`, `can_attend`). Numba uses as many threads
-as torch.
+Addresses and strides of tensors are known here and in `fast_decoder` only. Everything is float32 on
+a CPU, without gradients; callers ask first (`suits`, `applies`, `can_attend`). Numba uses as many
+threads as torch.
 
 Shapes: K inputs, N outputs; B rows, T columns of a pass, S cache slots, d head width.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import logging
 import threading
+from collections import ChainMap
 from collections.abc import Sequence
 from types import SimpleNamespace
 
@@ -25,16 +26,18 @@ MAX_ROWS = 128
 
 
 @functools.cache
-def _kernels() -> SimpleNamespace:
+def kernels() -> SimpleNamespace:
     """The compiled kernels; says so where compiling takes a while."""
     words = "preparing the CPU kernels (compiled once for this machine, then cached) ..."
     announcement = threading.Timer(2.0, log.info, [words])
     announcement.start()
     try:
-        from eagle_lab.models import attention_kernels, kernel_blocks, kernels
+        from eagle_lab.models import attention_kernels, kernel_blocks, layer_kernels
+        from eagle_lab.models import kernels as linear_kernels
     finally:
         announcement.cancel()
-    return SimpleNamespace(**vars(kernel_blocks) | vars(kernels) | vars(attention_kernels))
+    modules = (kernel_blocks, linear_kernels, attention_kernels, layer_kernels)
+    return SimpleNamespace(**dict(ChainMap(*map(vars, modules))))
 
 
 def suits(device: torch.device, dtype: torch.dtype) -> bool:
@@ -45,7 +48,7 @@ def suits(device: torch.device, dtype: torch.dtype) -> bool:
 def fits(weight: Tensor) -> bool:
     """Whether the linear kernel can read `weight` [N, K]."""
     rows, width = weight.shape
-    aligned = width % _kernels().LANES == 0 and rows >= _kernels().ROWS
+    aligned = width % kernels().LANES == 0 and rows >= kernels().ROWS
     return aligned and weight.is_contiguous()
 
 
@@ -78,8 +81,8 @@ def multiply(inputs: Tensor, weights: Sequence[Tensor]) -> list[Tensor]:
     outputs = inputs.new_empty(num_rows * sum(sizes))
     places = [(weight.data_ptr(), size) for weight, size in zip(weights, sizes, strict=True)]
     first, second, third = (*places, (0, 0), (0, 0))[:3]
-    _match_threads()
-    _kernels().linear(
+    match_threads()
+    kernels().linear(
         inputs.data_ptr(), num_rows, width, *first, *second, *third, outputs.data_ptr()
     )
     shape = inputs.shape[:-1]
@@ -93,7 +96,7 @@ def rms_norm(inputs: Tensor, weight: Tensor, offset: float, epsilon: float) -> T
     """`inputs` [..., K] over their root mean square, times `offset + weight` [K]."""
     inputs = inputs.contiguous()
     output, width = torch.empty_like(inputs), inputs.shape[-1]
-    _kernels().rms_norm(
+    kernels().rms_norm(
         inputs.data_ptr(), inputs.numel() // width, width, weight.data_ptr(), offset, epsilon,
         output.data_ptr(),
     )  # fmt: skip
@@ -108,7 +111,7 @@ def store(key: Tensor, value: Tensor, cache: Tensor, lengths: Tensor, offset: in
     batch, num_kv, num_tokens, width = key.shape
     key, value = _rows_whole(key), _rows_whole(value)
     keys, values = cache
-    _kernels().store(
+    kernels().store(
         key.data_ptr(), *key.stride()[:3], value.data_ptr(), *value.stride()[:3],
         keys.data_ptr(), values.data_ptr(), *keys.stride()[:2], lengths.data_ptr(), offset,
         batch, num_kv, num_tokens, width,
@@ -120,8 +123,8 @@ def can_attend(query: Tensor, key: Tensor) -> bool:
     num_slots, width = key.shape[2:]
     return (
         suits(query.device, query.dtype)
-        and num_slots >= _kernels().ROWS
-        and width % _kernels().LANES == 0
+        and num_slots >= kernels().ROWS
+        and width % kernels().LANES == 0
         and key.stride()[2:] == (width, 1)
         and not (torch.is_grad_enabled() and query.requires_grad)
     )
@@ -140,8 +143,8 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: flo
     batch, num_heads, num_tokens, width = query.shape
     query, mask = _rows_whole(query), mask.contiguous()
     output = query.new_empty(batch, num_tokens, num_heads, width)
-    _match_threads()
-    _kernels().attention(
+    match_threads()
+    kernels().attention(
         query.data_ptr(), *query.stride()[:3], key.data_ptr(), value.data_ptr(),
         *key.stride()[:2], mask.data_ptr(), batch, num_heads, key.shape[1], num_tokens,
         key.shape[2], width, scaling, output.data_ptr(),
@@ -157,7 +160,7 @@ def _rows_whole(values: Tensor) -> Tensor:
 _of_this_thread = threading.local()
 
 
-def _match_threads() -> None:
+def match_threads() -> None:
     """Let Numba use as many threads as torch does."""
     wanted = torch.get_num_threads()
     if getattr(_of_this_thread, "num_threads", None) != wanted:

@@ -28,6 +28,7 @@ from transformers import AttentionInterface
 
 from eagle_lab.errors import UserError
 from eagle_lab.models.cache import TreeCache, TreePass
+from eagle_lab.models.fast_decoder import use_fast_decoder
 from eagle_lab.models.fast_layers import plain_layers, use_fast_layers
 from eagle_lab.models.fast_ops import linear, suits
 from eagle_lab.tree.draft_tree import DraftTree
@@ -135,6 +136,7 @@ class Target:
         self.fast_layers = suited if fast_layers is None else fast_layers
         if self.fast_layers:
             use_fast_layers(model)
+            use_fast_decoder(self._decoder)
         self._check_head()
 
     @contextlib.contextmanager
