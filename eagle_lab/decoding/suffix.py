@@ -95,20 +95,23 @@ class SuffixCopier:
         self._rows: list[_Row] = []
 
     def begin(self, context: Context) -> None:
-        """Take up new rows; answers that finished until now become earlier ones."""
+        """Read new rows; answers that finished until now become earlier ones."""
         for answer in self._finished:
             for token in (*answer, _END_OF_ANSWER):
                 self._answers.append(token)
         self._finished = []
         self._rows = [_Row(len(tokens) - 1, self._answers) for tokens in context.tokens]
+        self._read(context)
 
     def copies(self, context: Context) -> list[Copy]:
         """A branch for each row, possibly empty."""
-        found = []
+        self._read(context)
+        sizes = (self.n_min, self.num_draft_tokens, self.tokens_per_match)
+        return [row.copy(*sizes) for row in self._rows]
+
+    def _read(self, context: Context) -> None:
         for row, tokens in zip(self._rows, context.tokens, strict=True):
             row.read(tokens)
-            found.append(row.copy(self.n_min, self.num_draft_tokens, self.tokens_per_match))
-        return found
 
     def select(self, rows: Sequence[int]) -> None:
         """Keep only the chosen rows; the others' answers are finished, but for their last cycle."""

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from eagle_lab.decoding.draft_model import DraftModelProposer
 from eagle_lab.decoding.loop import Clock, decode
 from eagle_lab.evaluation.method import Method
 from eagle_lab.evaluation.pass_costs import HIGH, LOW, Row
@@ -66,12 +67,8 @@ class _ModelWatch:
     @contextmanager
     def watching(self, target: Target, proposer: Any) -> Iterator[None]:
         """Time the models of `proposer` until the block ends."""
-        watched = [(target, "score"), (target, "extend")]
-        drafter = getattr(proposer, "drafter", None)
-        if drafter is not None:
-            watched += [(drafter, "forward"), (drafter, "logits")]
         with ExitStack() as stack:
-            for owner, name in watched:
+            for owner, name in _model_calls(target, proposer):
                 stack.enter_context(_replaced(owner, name, self._timed))
             stack.enter_context(_replaced(proposer, "propose", self._beginning))
             yield
@@ -92,6 +89,17 @@ class _ModelWatch:
             return propose(*args, **kwargs)
 
         return beginning
+
+
+def _model_calls(target: Target, proposer: Any) -> list[tuple[Any, str]]:
+    """Owners and names of the calls in which target, drafter and draft model do their work."""
+    calls: list[tuple[Any, str]] = [(target, "score"), (target, "extend")]
+    drafting = getattr(proposer, "eagle", proposer)  # a hybrid drafts by way of another proposer
+    if hasattr(drafting, "drafter"):
+        calls += [(drafting.drafter, "forward"), (drafting.drafter, "logits")]
+    if isinstance(proposer, DraftModelProposer) and proposer.model.model is not target:
+        calls.append((proposer.model.model, "extend"))
+    return calls
 
 
 @contextmanager

@@ -23,6 +23,8 @@ PREDICTION_COLUMNS = (
     *("decode_speedup", "speedup", "speedup_low", "speedup_high", "best"),
 )
 CHAIN, TREE = "chain", "tree"
+UNPREDICTED = ("hybrid",)
+"""Methods with a drafter whose cycles have no one size: a tree here, a copied branch there."""
 Row = dict[str, Any]
 
 
@@ -44,11 +46,13 @@ class BenchFacts:
 
     @property
     def drafting(self) -> list[Mapping[str, Any]]:
-        """The rows of methods that draft with a trained drafter and could run."""
+        """The rows of methods that draft with a trained drafter alone and could run."""
         return [
             row
             for row in self.methods
-            if row["drafter_matches_target"] is not None and row["tau_micro"] is not None
+            if row["drafter_matches_target"] is not None
+            and row["tau_micro"] is not None
+            and row["method"] not in UNPREDICTED
         ]
 
     def check(self, batch_sizes: Sequence[int], num_tokens: Sequence[int]) -> None:

@@ -104,6 +104,8 @@ def acceptance(rows: Sequence[Row], depth: int | None) -> dict[str, Any]:
     accepted = [length for row in rows for length in row["accepted_lengths"]]
     emitted = [length for row in rows for length in row["emitted_lengths"]]
     cut = [new == kept for new, kept in zip(emitted, accepted, strict=True)]
+    if depth is not None:  # a hybrid's copies are longer than its tree is deep
+        depth = max([depth, *accepted])
     conditional = arithmetic.conditional_from_lengths(accepted, cut, depth=depth)
     cumulative = arithmetic.cumulative_from_lengths(accepted, depth=depth)
     return {

@@ -63,7 +63,7 @@ def acceptance_by_depth(
 
     Args:
         cycle_rows: what `cycles` gives.
-        depths: levels that a label's drafts have; otherwise the deepest acceptance seen.
+        depths: levels that a label's drafts have, if known; the deepest acceptance seen counts too.
         seed: of the bootstrap, which resamples questions.
 
     Returns:
@@ -80,7 +80,7 @@ def acceptance_by_depth(
 def _label_acceptance(
     label: object, rows: pd.DataFrame, deepest: int | None, seed: int
 ) -> pd.DataFrame:
-    num_depths = max(int(rows["accepted"].max()), 0) if deepest is None else deepest
+    num_depths = max(int(rows["accepted"].max()), deepest or 0)
     trials, successes = count_by_question(rows, num_depths)
     reached = int((trials.sum(axis=0) > 0).sum())
     trials, successes = trials[:, :reached], successes[:, :reached]

@@ -12,6 +12,7 @@ Reads only; `claim_measure` writes measured.csv, `claim_table` compares.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -184,7 +185,7 @@ def _tolerance(path: Path, name: str, entry: Any) -> Tolerance:
         raise UserError(f"{path}: {name} is {entry}; give one kind, as {{absolute: 0.05}}")
     ((kind, size),) = entry.items()
     choose(str(kind), ("absolute", "relative", "at_least"), f"tolerance of {name} in {path}")
-    if not isinstance(size, int | float) or isinstance(size, bool) or size < 0:
+    if not isinstance(size, int | float) or isinstance(size, bool) or not 0 <= size < math.inf:
         raise UserError(f"{path}: {name}.{kind} is {size}; it must be a number, 0 or more")
     return Tolerance(str(kind), float(size))
 

@@ -80,7 +80,7 @@ def measured_rows(claim: Claim, results: Run | Sweep, settings: Mapping[str, Any
         own["benchmark"] = Path(str(results.provenance.get("prompts"))).stem
     for name, value in {**own, **settings}.items():
         choose(name, SETTINGS, "setting of report.settings")
-        rows[name] = value if name in TEXT else float(value)
+        rows[name] = value if name in TEXT else _number(name, value)
     rows = with_settings(rows)
     belongs = places(claim, rows).notna()
     if not belongs.any():
@@ -89,6 +89,13 @@ def measured_rows(claim: Claim, results: Run | Sweep, settings: Mapping[str, Any
             f"{_said(rows)}; the claim is about {_said(claim.expected)}"
         )
     return rows.loc[belongs, [name for name in MEASURED_COLUMNS if name in rows]]
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"report.settings.{name}={value}; it must be a number") from error
 
 
 def _rows(claim: Claim, results: Run | Sweep) -> pd.DataFrame:
@@ -133,13 +140,14 @@ def _with_method(run: Run, rows: pd.DataFrame) -> pd.DataFrame:
 
 def _training_rows(run: Run) -> pd.DataFrame:
     """One line per validation: the expected τ of chains on held-out answers, against time."""
-    tau = tau_column(run.training)
+    tau, task = tau_column(run.training), run.provenance.get("task")
     if tau is None:
         raise UserError(f"{run.path} has no column of expected τ, so it measures nothing here")
     return pd.DataFrame(
         {
             "benchmark": HELD_OUT,
-            "method": "eagle_chain",
+            # A draft model's chains are another method's
+            "method": "speculative" if task == "train_draft" else "eagle_chain",
             "training_minutes": run.training["minutes"].round(2),
             "val_tau": run.training[tau],
         }

@@ -22,6 +22,12 @@ from eagle_lab.models.target import Target
 
 SHIPPED_DRAFTERS = Path(__file__).resolve().parent.parent / "assets" / "drafters"
 _VANILLA_SETTINGS = {"_target_": "eagle_lab.decoding.vanilla.Vanilla"}
+# Plain types of settings: what a value may be, and how that is said
+_PLAIN: dict[Any, tuple[Any, str]] = {
+    bool: (bool, "true or false"),
+    int: (int, "a whole number"),
+    float: ((int, float), "a number"),
+}
 
 
 Entries = Mapping[str, Mapping[str, Any]]
@@ -71,7 +77,7 @@ class MethodBuilder:
         """One method; a setting that cannot be gives a method with `infeasible` set.
 
         Raises:
-            UserError: unknown method or unknown setting.
+            UserError: unknown method, unknown setting, or a value of a wrong type.
             Missing: a drafter, draft model or package that is not there.
         """
         if "_target_" not in settings:
@@ -83,11 +89,13 @@ class MethodBuilder:
             for key, value in settings.items()
             if not key.startswith("_") and key != "drafter"
         }
-        allowed = set(inspect.signature(method_class).parameters) - {"target", "drafter"}
-        for key in arguments:
+        parameters = inspect.signature(method_class, eval_str=True).parameters
+        allowed = set(parameters) - {"target", "drafter"}
+        for key, value in arguments.items():
             choose(key, allowed, f"setting of method.{name}")
+            _check_type(f"method.{name}.{key}", value, parameters[key].annotation)
         path, matches = None, None
-        if "drafter" in inspect.signature(method_class).parameters:
+        if "drafter" in parameters:
             path = self._drafter_folder(name, settings.get("drafter"))
             arguments["drafter"], matches = self.load(path)
         facts: dict[str, Any] = {
@@ -117,6 +125,13 @@ class MethodBuilder:
         if str(path) not in self._loaded:
             self._loaded[str(path)] = load_drafter(path, self.target)
         return self._loaded[str(path)]
+
+
+def _check_type(key: str, value: Any, wanted: Any) -> None:
+    """UserError unless `value` is what a plain type asks for; `off` and `no` are texts."""
+    allowed, words = _PLAIN.get(wanted, (object, ""))
+    if not isinstance(value, allowed) or (isinstance(value, bool) and wanted in (int, float)):
+        raise UserError(f"{key}={value}; it must be {words}")
 
 
 def shipped_drafter(target: Target) -> Path | None:

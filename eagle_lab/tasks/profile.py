@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -58,7 +59,8 @@ def run(config: DictConfig) -> None:
         if bench is not None:
             raise UserError("profile.run needs the drafter of that bench: drafter.path=FOLDER")
         console.print("no drafter (drafter.path=FOLDER names one): profiling the target alone")
-    built = builder.build_all(entries_from(config), leave_out=console.print)
+    leave_out = partial(console.print, markup=False)
+    built = builder.build_all(entries_from(config), leave_out)
     methods = [method for method in built if method.proposer is not None]
     profiler = Profiler(target, drafter, settings, console=console)
     prompts = prompts_from(config, target, max(settings.batch_sizes))

@@ -6,6 +6,7 @@ import torch
 from eagle_lab.decoding.loop import decode
 from eagle_lab.decoding.proposer import Context
 from eagle_lab.decoding.suffix import Suffix, SuffixCopier
+from eagle_lab.decoding.suffix_automaton import SuffixAutomaton
 from eagle_lab.errors import UserError
 from eagle_lab.models.cache import TreeCache
 from eagle_lab.models.target import Target
@@ -39,6 +40,23 @@ def test_the_draft_grows_with_the_match():
 def test_a_loop_goes_on_looping():
     assert copies_of([5, 6, 7, 5, 6, 7, 5, 6, 7], num_draft_tokens=8) == [[5, 6, 7, 5, 6, 7, 5, 6]]
     assert copies_of([4, 4, 4, 4]) == [[4] * 6]
+
+
+def test_prompts_are_read_before_the_first_draft(monkeypatch: pytest.MonkeyPatch):
+    """Their time belongs to the prefill, as every method's."""
+    copier, context = SuffixCopier(1, 16, 1.0, earlier_answers=False), context_of([1, 2, 1], [3])
+    read = []
+    append = SuffixAutomaton.append
+    monkeypatch.setattr(
+        SuffixAutomaton, "append", lambda self, token: (read.append(token), append(self, token))
+    )
+    copier.begin(context)
+    assert read == [1, 2, 1, 3]
+    copier.copies(context)
+    assert len(read) == 4
+    context.append([[7], [8]], torch.tensor([7, 8]))
+    copier.copies(context)
+    assert read[4:] == [7, 8]
 
 
 def test_rows_go_on_in_any_order():

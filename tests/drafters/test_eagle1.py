@@ -12,6 +12,7 @@ from eagle_lab.drafters.blocks import RMSNorm, causal_attend, full_attention_rop
 from eagle_lab.drafters.eagle1 import Eagle1, Eagle1Config
 from eagle_lab.drafters.vocabulary import most_frequent, to_draft, to_ids, to_offsets
 from eagle_lab.errors import UserError
+from eagle_lab.models import fast_layers
 from tests.drafters.fakes import FakeTarget
 
 
@@ -68,6 +69,22 @@ def by_hand(drafter: Eagle1, target: FakeTarget, tokens: Tensor, features: Tenso
         gate, up, down = (w[layer + f"mlp.{n}_proj.weight"] for n in ("gate", "up", "down"))
         outputs.append(hidden + down @ (torch.nn.functional.silu(gate @ inner) * (up @ inner)))
     return torch.stack(outputs)
+
+
+def test_fast_layers_compute_together_what_reads_one_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The products of a pass: fc; query with key and value; output; gate with up."""
+    drafter, products, multiply = build(FakeTarget(hidden_size=48)), [], fast_layers.multiply
+
+    def counted(inputs: Tensor, weights: list[Tensor]) -> list[Tensor]:
+        products.append(len(weights))
+        return multiply(inputs, weights)
+
+    monkeypatch.setattr(fast_layers, "multiply", counted)
+    fast_layers.use_fast_layers(drafter)
+    tokens, positions = torch.tensor([[3, 1]]), torch.arange(2)[None]
+    with torch.no_grad():
+        drafter(tokens, torch.randn(1, 2, 48), positions, causal_attend)
+    assert products[:4] == [1, 3, 1, 2]
 
 
 @pytest.mark.parametrize("inner_norm", [False, True])

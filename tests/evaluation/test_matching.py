@@ -105,6 +105,11 @@ def test_the_teacher_says_what_vanilla_said():
 
 
 def test_noise_is_small_and_measured_on_all_asked_tokens():
-    noise = measure_noise(tiny_target(), vanilla_rows(24), num_turns=2, num_tokens=5)
+    """Fast layers may have none at all: a token's bits do not depend on its pass."""
+    target = tiny_target()
+    noise = measure_noise(target, vanilla_rows(24), num_turns=2, num_tokens=5)
     assert noise["num_tokens"] == 10
-    assert 0 < noise["max_difference"] < 1e-3
+    assert 0 <= noise["max_difference"] < 1e-3
+    with target.plain_layers():
+        plain = measure_noise(target, vanilla_rows(24), num_turns=2, num_tokens=5)
+    assert 0 < plain["max_difference"] < 1e-3

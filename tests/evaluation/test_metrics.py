@@ -202,3 +202,8 @@ def test_acceptance_by_depth_leaves_cut_cycles_out_of_the_rejections():
     assert found["histogram"] == [1, 1, 1, 0, 1]
     assert found["cumulative"] == [3 / 4, 2 / 4, 1 / 4, 1 / 4]
     assert found["conditional"] == [3 / 4, 2 / 2, 1 / 2, 1.0]
+
+
+def test_copies_longer_than_the_tree_is_deep_are_counted():
+    found = acceptance([row(1, [3, 0], [4, 1])], depth=2)
+    assert found["cumulative"] == [1 / 2, 1 / 2, 1 / 2]

@@ -8,12 +8,17 @@ import pytest
 import torch
 
 from eagle_lab.decoding.eagle_chain import EagleChain
+from eagle_lab.decoding.hybrid import Hybrid
 from eagle_lab.decoding.proposer import Context
+from eagle_lab.decoding.self_speculation import SelfSpeculation
+from eagle_lab.decoding.speculative import Speculative
 from eagle_lab.decoding.vanilla import Vanilla
 from eagle_lab.drafters.eagle1 import Eagle1, Eagle1Config
 from eagle_lab.evaluation.method import Method
 from eagle_lab.evaluation.overhead import OVERHEAD_COLUMNS, measure_overhead
+from eagle_lab.models.target import Target
 from eagle_lab.tree.draft_tree import DraftTree
+from tests.decoding.draft_models import noisy_copy
 from tests.evaluation.fakes import tiny_target
 
 PROMPTS = [[5, 9, 200], [7, 8]]
@@ -39,25 +44,48 @@ def test_time_spent_drafting_without_a_model_is_overhead():
 def test_time_spent_in_the_target_is_not(monkeypatch: pytest.MonkeyPatch):
     """A target that sleeps in every pass: all of it is the models'."""
     target = tiny_target()
-    score = target.score
-
-    def slow_score(*arguments):
-        time.sleep(SLEEP)
-        return score(*arguments)
-
-    monkeypatch.setattr(target, "score", slow_score)
+    monkeypatch.setattr(target, "score", slowed(target.score))
     row = measure_overhead(target, Method("vanilla", Vanilla()), PROMPTS[:1], max_new_tokens=4)
     assert row["models_ms"] >= 1000 * SLEEP
 
 
-def test_drafter_passes_are_the_models_and_everything_is_unwrapped():
-    target = tiny_target()
+def untrained(target: Target) -> Eagle1:
     torch.manual_seed(0)
     drafter = Eagle1(Eagle1Config.from_target(target))
     drafter.attach(target)
+    return drafter.eval()
+
+
+def test_time_spent_in_what_drafts_is_not(monkeypatch: pytest.MonkeyPatch):
+    """Neither in a draft model, nor in the drafter that a hybrid drafts with; counted once."""
+    target = tiny_target()
+    model, drafter = noisy_copy(target), untrained(target)
+    for owner, name in ((model, "extend"), (drafter, "forward"), (target, "extend")):
+        monkeypatch.setattr(owner, name, slowed(getattr(owner, name)))
+    for proposer in (
+        Speculative(target, draft_model=model, num_draft_tokens=2),
+        Hybrid(target, drafter, depth=2, width=2, num_nodes=4, alone_from=99),
+        SelfSpeculation(target, num_draft_tokens=2),
+    ):
+        row = measure_overhead(target, Method("slow", proposer), PROMPTS[:1], max_new_tokens=8)
+        assert row["num_cycles"] > 0
+        assert row["cycle_ms"] >= row["models_ms"] >= 1000 * SLEEP
+
+
+def slowed(call):
+    def slow(*arguments):
+        time.sleep(SLEEP)
+        return call(*arguments)
+
+    return slow
+
+
+def test_drafter_passes_are_the_models_and_everything_is_unwrapped():
+    target = tiny_target()
+    drafter = untrained(target)
     calls = []
     drafter.register_forward_hook(lambda *_: calls.append(1))
-    proposer = EagleChain(target, drafter.eval(), num_draft_tokens=2)
+    proposer = EagleChain(target, drafter, num_draft_tokens=2)
     row = measure_overhead(target, Method("chain", proposer), PROMPTS, max_new_tokens=6)
     assert row["num_cycles"] > 0
     assert len(calls) > row["num_cycles"]

@@ -95,6 +95,14 @@ def test_methods_without_a_drafter_and_impossible_ones_are_left_out():
     assert {row["method"] for row in rows} == {"eagle_chain"}
 
 
+def test_a_method_whose_cycles_have_no_one_size_is_not_predicted():
+    """A hybrid verifies up to 75 nodes, in few of its cycles: no cost of 76 tokens is needed."""
+    hybrid = method("hybrid", 2.5, 6, 10, 75)
+    bench = facts(CHAIN, hybrid)
+    bench.check([1], [1, 33])
+    assert {row["method"] for row in predict(bench, CURVES, OVERHEAD)} == {"eagle_chain"}
+
+
 @pytest.mark.parametrize(
     ("methods", "batch_sizes", "num_tokens", "words"),
     [

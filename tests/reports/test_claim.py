@@ -91,6 +91,7 @@ def test_an_unknown_claim_lists_what_there_is_and_the_nearest(tmp_path: Path):
         ({"tolerance": "target: ours\ntau: 0.1"}, "tau is 0.1; give one kind"),
         ({"tolerance": "target: ours\ntau: {about: 1}"}, "unknown tolerance of tau"),
         ({"tolerance": "target: ours\ntau: {absolute: -1}"}, "tau.absolute is -1; it must be"),
+        ({"tolerance": "target: ours\ntau: {absolute: .nan}"}, "tau.absolute is nan; it must be"),
         ({"tolerance": "target: ours\nitl: {absolute: 1}"}, "unknown quantity of"),
     ],
 )

@@ -89,6 +89,9 @@ def test_a_training_against_time(tmp_path: Path):
     measured = again(claim).measured
     assert measured["training_minutes"].tolist() == [0.5, 1.0]
     assert measured["val_tau"].tolist() == [1.25, 1.5]
+    write_config(run, "train_draft", finished=True)  # a draft model's chains are no drafter's
+    with pytest.raises(UserError, match="it measured .*method speculative"):
+        add_run(claim, run)
 
 
 def test_n_alpha_of_a_chain(tmp_path: Path, bench_run: Path):
@@ -182,6 +185,8 @@ def test_settings_that_a_run_does_not_know(tmp_path: Path, bench_run: Path):
         add_run(claim, bench_run)
     with pytest.raises(UserError, match="unknown setting of report.settings 'num_tokens'"):
         add_run(claim, bench_run, {"num_tokens": 100000})
+    with pytest.raises(UserError, match="report.settings.num_training_tokens=many; it must be a n"):
+        add_run(claim, bench_run, {"num_training_tokens": "many"})
     assert add_run(claim, bench_run, {"num_training_tokens": 100000}) == 1
     assert again(claim).measured["num_training_tokens"].tolist() == [100000]
 

@@ -67,6 +67,11 @@ def test_a_depth_that_was_drafted_but_never_accepted_is_zero():
     assert found["conditional"].tolist() == [0.5, 0.0]
 
 
+def test_copies_longer_than_the_tree_is_deep_are_shown():
+    found = acceptance_by_depth(cycles(pd.DataFrame([generation([3, 0], [4, 1])])), {"chain": 2})
+    assert found["depth"].tolist() == [1, 2, 3]
+
+
 def test_intervals_resample_questions():
     """Two questions, one always accepted, one never: a resample is 0, 1/2 or 1."""
     rows = [generation([1] * 10, [2] * 10, 1), generation([0] * 10, [1] * 10, 2)]

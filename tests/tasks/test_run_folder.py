@@ -66,7 +66,7 @@ def test_the_provenance_names_command_code_machine_and_times(tmp_path: Path) -> 
         folder.finish(num_questions=1)
     record = json.loads((tmp_path / "run/provenance.json").read_text())
     assert record["task"] == "bench"
-    assert "pytest" in record["command"]
+    assert "python" in record["command"]
     assert record["git_commit"] is None or len(record["git_commit"]) == 40
     assert record["git_dirty"] in (None, True, False)
     assert {"python", "torch", "transformers", "hydra-core", "lightning"} <= set(record["versions"])
