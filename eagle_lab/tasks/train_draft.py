@@ -41,7 +41,8 @@ def train(folder: RunFolder, config: DictConfig, target: Target) -> Path:
     data = data_from(config, target)
     model = shortened(target, layers_from(config, target))
     fit_in(folder, config, DistillationModule(model, target, optimisation_from(config)), data)
-    model.to(saved_dtype)
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(saved_dtype)
     return save_model(model, target.tokenizer, folder.path / "draft_model")
 
 
