@@ -71,7 +71,7 @@ def decode(
     # The first token is the target's own: an empty tree on the last prompt token.
     scores = target.prefill(prompts, context.cache)
     first = DraftTree.root_only(context.roots)
-    coins = VerifyCoins.toss(context.coins, first, context.cache.lengths - 1)
+    coins = _toss(context, first, context.cache.lengths - 1)
     acceptance = verify(first, scores.logits, context.sampling, coins)
     record.keep_prompt_features(scores.features)
     acceptance, scores, _ = _emit(context, record, acceptance, scores, num_nodes=None)
@@ -86,7 +86,7 @@ def decode(
         scores = target.score(tree, context.cache)
         verify_s = clock.lap()
 
-        coins = VerifyCoins.toss(context.coins, tree, context.cache.lengths)
+        coins = _toss(context, tree, context.cache.lengths)
         acceptance = verify(tree, scores.logits, context.sampling, coins)
         context.cache.keep(acceptance.path, acceptance.num_accepted + 1)
         record.keep_features(scores.features, acceptance)
@@ -101,6 +101,13 @@ def decode(
         draft_s += clock.lap()
         record.time_cycle(rows, draft_s, verify_s, rest_s)
     return record.finish(prefill_s)
+
+
+def _toss(context: Context, tree: DraftTree, root_positions: Tensor) -> VerifyCoins | None:
+    """The coins that `verify` needs: none for greedy decoding."""
+    if context.sampling.greedy:
+        return None
+    return VerifyCoins.toss(context.coins, tree, root_positions)
 
 
 def _emit(

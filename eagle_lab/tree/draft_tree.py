@@ -117,7 +117,8 @@ class DraftTree:
     def root_only(cls, roots: Tensor) -> DraftTree:
         """The empty draft: one column holding `roots` [B]."""
         tokens = roots[:, None]
-        return cls.build(tokens, torch.zeros_like(tokens), max_depth=0)
+        zeros, no = torch.zeros_like(tokens), torch.zeros_like(tokens, dtype=torch.bool)
+        return cls(tokens, zeros, ~no, no, zeros, ~no[:, None], max_depth=0)
 
     @classmethod
     def chain(

@@ -48,6 +48,10 @@ def test_root_only_is_one_column():
     tree = DraftTree.root_only(torch.tensor([3, 4]))
     assert tree.tokens.tolist() == [[3], [4]]
     assert tree.num_nodes().tolist() == [0, 0]
+    built = DraftTree.build(torch.tensor([[3], [4]]), torch.zeros(2, 1).long(), max_depth=0)
+    for name, value in vars(built).items():
+        ours = getattr(tree, name)
+        assert torch.equal(ours, value) if isinstance(value, torch.Tensor) else ours == value
 
 
 def test_equal_siblings_of_joined_branches_are_one_node():
