@@ -171,7 +171,7 @@ def test_a_context_that_does_not_fit_is_named():
 
 @torch.no_grad()
 def test_plain_passes_run_without_the_fast_layers(monkeypatch: pytest.MonkeyPatch):
-    """The fast layers' only product is broken; plain passes do not notice, the engine's do."""
+    """The way to the kernels is broken; plain passes do not notice, the engine's do."""
     target = load_target("tiny_random", device="cpu", fast_layers=True)
     tokens = random_tokens(target, 1, 8)
     ours, plain = TargetPasses(target, tokens, 4), PlainPasses(target, tokens, 4)
@@ -179,7 +179,8 @@ def test_plain_passes_run_without_the_fast_layers(monkeypatch: pytest.MonkeyPatc
     def broken(*arguments):
         raise ZeroDivisionError
 
-    monkeypatch.setattr("eagle_lab.models.fast_layers.multiply", broken)
+    for module in ("fast_ops", "fast_decoder"):
+        monkeypatch.setattr(f"eagle_lab.models.{module}.kernels", broken)
     with plain.ready(2) as run:
         run()
     with ours.ready(2) as run, pytest.raises(ZeroDivisionError):
