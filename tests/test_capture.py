@@ -19,8 +19,8 @@ from eagle_lab.data.store_writer import StoreWriter
 from eagle_lab.data.training_prompts import training_prompts
 from eagle_lab.errors import UserError
 from eagle_lab.models import load
+from eagle_lab.models.feature_layers import default_feature_layers
 from eagle_lab.models.load import load_target
-from eagle_lab.models.target import default_feature_layers
 from eagle_lab.models.tiny import tiny_random
 from eagle_lab.tasks import capture_setup
 from eagle_lab.tasks.capture import run

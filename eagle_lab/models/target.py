@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import itertools
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -31,6 +30,7 @@ from eagle_lab.models.cache import TreeCache, TreePass
 from eagle_lab.models.fast_decoder import use_fast_decoder
 from eagle_lab.models.fast_layers import plain_layers, use_fast_layers
 from eagle_lab.models.fast_ops import linear, suits
+from eagle_lab.models.feature_layers import check_feature_layers
 from eagle_lab.tree.draft_tree import DraftTree
 
 ATTENTION_NAME = "eagle_lab_tree"
@@ -274,34 +274,6 @@ class Target:
             sample = flat[:: max(1, flat.numel() // 256)].to("cpu", torch.bfloat16)
             digest.update(name.encode() + sample.view(torch.int16).numpy().tobytes())
         return digest.hexdigest()[:16]
-
-
-def check_feature_layers(layers: Sequence[int] | None, num_layers: int) -> tuple[int, ...] | None:
-    """`layers` as a tuple.
-
-    Raises:
-        UserError: unless they are strictly increasing within 1 ... num_layers - 1.
-    """
-    if layers is None:
-        return None
-    increasing = all(a < b for a, b in itertools.pairwise(layers))
-    if not layers or not increasing or layers[0] < 1 or layers[-1] > num_layers - 1:
-        raise UserError(
-            f"feature layers {list(layers)} must be strictly increasing within "
-            f"1 ... {num_layers - 1} for a target of {num_layers} layers; name them explicitly"
-        )
-    return tuple(layers)
-
-
-def default_feature_layers(num_layers: int) -> tuple[int, ...]:
-    """EAGLE-3's rule (2, L // 2, L - 3), checked (2503.01840, reference implementation).
-
-    Raises:
-        UserError: for 2, 3, 5 or 6 layers, where the rule is not strictly increasing.
-    """
-    layers = check_feature_layers((2, num_layers // 2, num_layers - 3), num_layers)
-    assert layers is not None
-    return layers
 
 
 def _eos_ids(model: Any) -> frozenset[int]:

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from eagle_lab.errors import UserError
-from eagle_lab.models.target import Target, default_feature_layers
+from eagle_lab.models.feature_layers import default_feature_layers
+from eagle_lab.models.target import Target
 from eagle_lab.models.tiny import ARCHITECTURES, tiny_random
 from eagle_lab.tree.draft_tree import DraftTree
 

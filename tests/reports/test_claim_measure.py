@@ -207,7 +207,7 @@ def test_what_cannot_be_measured_leaves_the_claim_as_it_is(tmp_path: Path, bench
 @pytest.mark.parametrize(
     ("path", "said"),
     [
-        ("/home/me/work/runs/train/drafter", "runs/train/drafter"),
+        ("/home/me/models/runs/train/drafter", "runs/train/drafter"),
         ("../data/mt_bench.jsonl", "mt_bench.jsonl"),
         ("~/models/tiny", "tiny"),
         ("/usr/bin/python3.11", "python3.11"),

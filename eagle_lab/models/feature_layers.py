@@ -1,0 +1,36 @@
+"""Which layers EAGLE-3 fuses: ids of `hidden_states`, checked, and the rule for choosing them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+from eagle_lab.errors import UserError
+
+
+def check_feature_layers(layers: Sequence[int] | None, num_layers: int) -> tuple[int, ...] | None:
+    """`layers` as a tuple.
+
+    Raises:
+        UserError: unless they are strictly increasing within 1 ... num_layers - 1.
+    """
+    if layers is None:
+        return None
+    increasing = all(a < b for a, b in itertools.pairwise(layers))
+    if not layers or not increasing or layers[0] < 1 or layers[-1] > num_layers - 1:
+        raise UserError(
+            f"feature layers {list(layers)} must be strictly increasing within "
+            f"1 ... {num_layers - 1} for a target of {num_layers} layers; name them explicitly"
+        )
+    return tuple(layers)
+
+
+def default_feature_layers(num_layers: int) -> tuple[int, ...]:
+    """EAGLE-3's rule (2, L // 2, L - 3), checked (2503.01840, reference implementation).
+
+    Raises:
+        UserError: for 2, 3, 5 or 6 layers, where the rule is not strictly increasing.
+    """
+    layers = check_feature_layers((2, num_layers // 2, num_layers - 3), num_layers)
+    assert layers is not None
+    return layers
