@@ -15,7 +15,8 @@ class DataSettings:
         batch_tokens: tokens of a batch, on average.
         max_length: conversations are cut to this many tokens.
         val_fraction: share of the conversations held out.
-        max_tokens: use at most about this many tokens for training; None for all.
+        max_tokens: train on at most this many tokens, a random share of all stores that a larger
+            share holds; None for all. What is held out does not depend on it.
         seed: of split and order.
     """
 

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from eagle_lab.data.data_settings import DataCounts, DataSettings
-from eagle_lab.data.datasets import DocumentDataset, Store, split_conversations
+from eagle_lab.data.datasets import DocumentDataset, Store, nested_share, split_conversations
 from eagle_lab.data.packing import PackedBatchSampler, pack
 from eagle_lab.errors import UserError
 
@@ -63,7 +63,13 @@ class DrafterDataModule(LightningDataModule):
         train, val = split_conversations(
             ids, val_fraction=self.settings.val_fraction, seed=self.settings.seed
         )
-        self.train_indices = _within([usable[i] for i in train], lengths, self.settings.max_tokens)
+        self.train_indices = nested_share(
+            [usable[i] for i in train],
+            [ids[i] for i in train],
+            [lengths[usable[i]] for i in train],
+            max_tokens=self.settings.max_tokens,
+            seed=self.settings.seed,
+        )
         self.val_indices = [usable[i] for i in val]
         return DataCounts(
             num_conversations=len(self.store),
@@ -150,17 +156,3 @@ def check_store(store: Any, target: Any) -> None:
             f"{layers}); an eagle1 drafter takes the target's top feature, {target.hidden_size} "
             "wide: capture with target.feature_layers=null"
         )
-
-
-def _within(indices: list[int], lengths: list[int], max_tokens: int | None) -> list[int]:
-    """The first of `indices` that together hold at most `max_tokens` tokens, at least one."""
-    if max_tokens is None:
-        return indices
-    kept: list[int] = []
-    total = 0
-    for index in indices:
-        total += lengths[index]
-        if kept and total > max_tokens:
-            break
-        kept.append(index)
-    return kept

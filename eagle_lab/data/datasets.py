@@ -7,6 +7,7 @@ yields `tokens` [T], `supervised` [T], `features` [T - 1, F] and `conversation_i
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Hashable, Sequence
 from typing import Any, Protocol
 
@@ -54,6 +55,33 @@ def split_conversations(
     train = [i for i, name in enumerate(conversation_ids) if name not in held_out]
     val = [i for i, name in enumerate(conversation_ids) if name in held_out]
     return train, val
+
+
+def nested_share(
+    indices: Sequence[int],
+    conversation_ids: Sequence[Hashable],
+    lengths: Sequence[int],
+    *,
+    max_tokens: int | None,
+    seed: int,
+) -> list[int]:
+    """Those of `indices` that make a random share of at most `max_tokens` tokens, at least one.
+
+    Conversations come in the order of the same hash as in `split_conversations`, whatever store
+    they lie in: a share is spread over all stores, and a larger one holds every smaller one.
+
+    Args:
+        indices: ascending.
+        conversation_ids: of each of `indices`.
+        lengths: tokens of each of `indices`.
+        max_tokens: None takes all.
+    """
+    if max_tokens is None:
+        return list(indices)
+    order = sorted(range(len(indices)), key=lambda i: (_rank(conversation_ids[i], seed), i))
+    totals = itertools.accumulate(lengths[i] for i in order)
+    num_kept = sum(1 for total in totals if total <= max_tokens)
+    return sorted(indices[i] for i in order[: max(num_kept, 1)])
 
 
 class DocumentDataset(Dataset[Document]):

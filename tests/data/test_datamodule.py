@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 
@@ -64,11 +66,24 @@ def test_token_counts_see_training_answers_only() -> None:
     assert data.token_counts(12).tolist() == expected.tolist()
 
 
-def test_max_tokens_takes_a_part_of_the_training_side() -> None:
-    everything, part = data_of(FakeStore([10] * 20)), data_of(FakeStore([10] * 20), max_tokens=35)
-    assert part.counts.num_train_tokens == 30
-    assert part.val_indices == everything.val_indices
-    assert set(part.train_indices) < set(everything.train_indices)
+def test_max_tokens_takes_nested_shares_spread_over_all_stores() -> None:
+    """Two stores of 300 conversations each end to end; every share validates on the same ones.
+
+    A share of 100 of the 450 training conversations holds 50 ± 4.4 of the first store (drawn
+    without replacement): outside 28 … 72 with a probability below 1e-6 (and the seed is fixed).
+    """
+    store = FakeStore([10] * 600)
+    shares = [data_of(store, max_tokens=size) for size in (105, 1000, 2004, 9999, None)]
+    assert [share.counts.num_train_tokens for share in shares] == [100, 1000, 2000, 4500, 4500]
+    for smaller, larger in itertools.pairwise(shares):
+        assert set(smaller.train_indices) <= set(larger.train_indices)
+        assert smaller.val_indices == larger.val_indices
+    of_first = sum(index < 300 for index in shares[1].train_indices)
+    assert 28 <= of_first <= 72
+
+
+def test_one_conversation_is_trained_on_however_few_tokens_are_asked_for() -> None:
+    assert data_of(FakeStore([10] * 20), max_tokens=1).counts.num_train == 1
 
 
 def test_a_store_of_another_target_is_refused() -> None:
