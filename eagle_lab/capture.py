@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from eagle_lab.data.answers import Answer
-from eagle_lab.data.batches import Batch, BatchPlan, split
+from eagle_lab.data.batches import WINDOW, Batch, BatchPlan, split
 from eagle_lab.data.chat import ChatTemplate
 from eagle_lab.data.prompts import Question
 from eagle_lab.data.store import Conversation
@@ -105,8 +105,10 @@ class AnswerQuestions:
         self.template = template
         self.settings = settings
 
-    def plan(self, questions: Callable[[], Iterable[Question]]) -> BatchPlan[Question]:
-        """Batches of the questions that fit the context."""
+    def plan(
+        self, questions: Callable[[], Iterable[Question]], first_window: int = WINDOW
+    ) -> BatchPlan[Question]:
+        """Batches of the questions that fit the context; `first_window` as in `BatchPlan`."""
         settings = self.settings
 
         def measure(question: Question) -> tuple[int, int] | None:
@@ -118,7 +120,8 @@ class AnswerQuestions:
             coin = row_key(settings.seed, question.question_id, -1, 0) / 2.0**64
             return coin < settings.sampled_share
 
-        return BatchPlan(questions, measure, is_sampled, settings.batch_size, settings.seed)
+        order = (settings.batch_size, settings.seed, first_window)
+        return BatchPlan(questions, measure, is_sampled, *order)
 
     def __call__(self, batch: Batch[Question], on_tokens: OnTokens) -> list[Conversation]:
         """The batch's conversations with the features of all their turns.

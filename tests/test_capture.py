@@ -386,12 +386,14 @@ def test_a_wrong_value_is_named(tmp_path, override, named):
         captured(tmp_path / "run", override)
 
 
-def test_prompts_the_target_writes_itself_are_kept_in_the_folder(tmp_path, monkeypatch):
-    def write(target, seed, after):
-        for number in range(len(after), 10**6):
-            yield Question(f"self-{seed}-{number}", "self_written", (f"Write about {number}.",))
+def self_writing(target, seed, after):
+    """In place of the target's own prompts."""
+    for number in range(len(after), 10**6):
+        yield Question(f"self-{seed}-{number}", "self_written", (f"Write about {number}.",))
 
-    monkeypatch.setattr(capture_setup, "self_written_prompts", write)
+
+def test_prompts_the_target_writes_itself_are_kept_in_the_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(capture_setup, "self_written_prompts", self_writing)
     folder = tmp_path / "run"
     overrides = ["data.prompts=self_written", "data.num_prompts=9"]
     interrupt(monkeypatch, 1, folder, *overrides)
@@ -399,3 +401,12 @@ def test_prompts_the_target_writes_itself_are_kept_in_the_folder(tmp_path, monke
     rows = [json.loads(line) for line in (folder / "prompts.jsonl").read_text().splitlines()]
     assert sorted(store.conversation_ids()) == sorted(row["question_id"] for row in rows)
     assert len(rows) == 9
+
+
+def test_the_first_shard_waits_for_few_prompts_that_the_target_writes(tmp_path, monkeypatch):
+    """Those of one batch, or the 64 from which the size of the store is estimated."""
+    monkeypatch.setattr(capture_setup, "self_written_prompts", self_writing)
+    folder = tmp_path / "run"
+    overrides = ["data.prompts=self_written", "data.num_prompts=400", "data.batch_size=40"]
+    interrupt(monkeypatch, 0, folder, *overrides)
+    assert len((folder / "prompts.jsonl.partial").read_text().splitlines()) == 64

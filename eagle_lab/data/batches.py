@@ -36,6 +36,8 @@ class BatchPlan(Generic[Item]):
         is_sampled: whether an item is answered by sampling.
         batch_size: most items of a batch.
         seed: of the order of batches within a window.
+        first_window: batches of the first window, for items that take time to come by; each
+            later one has twice as many, up to `WINDOW`.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class BatchPlan(Generic[Item]):
         is_sampled: Callable[[Item], bool],
         batch_size: int,
         seed: int,
+        first_window: int = WINDOW,
     ):
         if batch_size < 1:
             raise UserError(f"data.batch_size={batch_size} must be at least 1")
@@ -53,6 +56,7 @@ class BatchPlan(Generic[Item]):
         self.is_sampled = is_sampled
         self.batch_size = batch_size
         self.seed = seed
+        self.first_window = first_window
         self.num_skipped = 0
         """Items left out so far by this iteration."""
 
@@ -61,10 +65,12 @@ class BatchPlan(Generic[Item]):
         source = iter(self.items())
         shuffle = random.Random(self.seed)
         self.num_skipped = 0
-        while window := list(islice(source, WINDOW * self.batch_size)):
+        num_batches = self.first_window
+        while window := list(islice(source, num_batches * self.batch_size)):
             batches = self._window(window)
             shuffle.shuffle(batches)
             yield from batches
+            num_batches = min(2 * num_batches, WINDOW)
 
     def _window(self, items: Sequence[Item]) -> list[Batch[Item]]:
         groups: dict[tuple[bool, int], list[tuple[int, int]]] = {}

@@ -13,7 +13,7 @@ from omegaconf import DictConfig
 
 from eagle_lab.capture import AnswerQuestions, CaptureSettings, ReadAnswers
 from eagle_lab.capture_prompts import CATEGORY, self_written_prompts
-from eagle_lab.data.batches import BatchPlan
+from eagle_lab.data.batches import WINDOW, BatchPlan
 from eagle_lab.data.chat import ChatTemplate
 from eagle_lab.data.fingerprint import Fingerprint
 from eagle_lab.data.prompts import Question
@@ -137,7 +137,9 @@ def work_from(config: DictConfig, folder: RunFolder, target: Target) -> Work:
     recorded = {key: asked[key] for key in keys} | {"seed": config.seed}
     if asked.max_prompt_tokens is not None:
         recorded["max_prompt_tokens"] = asked.max_prompt_tokens
-    plan = answerer.plan(lambda: prompts)
+    if asked.prompts == SELF_WRITTEN:  # the first shard need not wait for eight batches of prompts
+        recorded["first_window"] = 1
+    plan = answerer.plan(lambda: prompts, recorded.get("first_window", WINDOW))
     return Work(prompts, plan, answerer, recorded, asked.num_tokens, template)
 
 

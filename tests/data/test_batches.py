@@ -16,13 +16,14 @@ ITEMS = [
 ]
 
 
-def plan(items=ITEMS, batch_size=16, seed=0):
+def plan(items=ITEMS, batch_size=16, seed=0, first_window=WINDOW):
     return BatchPlan(
         lambda: items,
         lambda item: (item[1], item[2]) if item[1] <= 280 else None,
         lambda item: item[3],
         batch_size,
         seed,
+        first_window,
     )
 
 
@@ -75,6 +76,19 @@ def test_an_endless_source_is_read_a_window_at_a_time():
     for _ in range(WINDOW + 1):
         next(made)
     assert len(taken) == 2 * WINDOW * 4
+
+
+def test_windows_can_grow_so_that_the_first_batch_comes_soon():
+    """Windows of 1, 2, 4, 8 and 8 batches of four: 4, 12, 28, 60 and 92 items read by then."""
+    taken = []
+
+    def counted():
+        for number in range(100):
+            taken.append(number)
+            yield (number, 5, 1, False)
+
+    read_at = [len(taken) for _ in plan(counted(), batch_size=4, first_window=1)]
+    assert read_at == [4] + 2 * [12] + 4 * [28] + 8 * [60] + 8 * [92] + 2 * [100]
 
 
 @pytest.mark.parametrize(
