@@ -21,7 +21,7 @@ from eagle_lab.decoding.draft_length import DraftLength
 from eagle_lab.decoding.eagle import check_stop_confidence
 from eagle_lab.decoding.proposer import Context
 from eagle_lab.decoding.shared_vocabulary import SharedVocabulary
-from eagle_lab.errors import Missing
+from eagle_lab.errors import Missing, UserError
 from eagle_lab.models.load import DTYPES, load_target
 from eagle_lab.models.target import Scores, Target
 from eagle_lab.tree.draft_tree import DraftTree
@@ -29,7 +29,7 @@ from eagle_lab.verify import Acceptance
 
 
 def load_draft_model(method: str, asked: str | Path | Target | None, target: Target) -> Target:
-    """The model that `method.NAME.draft_model` names, on the target's device in its precision.
+    """The model that `method.NAME.draft_model` names, or the one that is given.
 
     Raises:
         Missing: none is named.
@@ -42,6 +42,15 @@ def load_draft_model(method: str, asked: str | Path | Target | None, target: Tar
             f"method.{method}.draft_model is not set: give the hub id or folder of a causal "
             f"language model smaller than '{target.name}'; +experiment=train_draft makes one"
         )
+    return open_draft_model(asked, target)
+
+
+def open_draft_model(asked: str | Path, target: Target) -> Target:
+    """Load a hub id or folder, on the target's device in its precision.
+
+    Raises:
+        UserError: it cannot be loaded.
+    """
     dtype = next(name for name, value in DTYPES.items() if value == target.dtype)
     return load_target(
         str(asked), device=target.device.type, dtype=dtype, fast_layers=target.fast_layers
@@ -49,10 +58,11 @@ def load_draft_model(method: str, asked: str | Path | Target | None, target: Tar
 
 
 class DraftModel:
-    """A model and what it has read of each row."""
+    """A model and what it has read of each row; `num_draft_tokens` is how far it may go ahead."""
 
-    def __init__(self, model: Target):
+    def __init__(self, model: Target, num_draft_tokens: int):
         self.model = model
+        self.num_draft_tokens = num_draft_tokens
 
     def begin(self, num_rows: int) -> None:
         """Start afresh: nothing read."""
@@ -65,7 +75,16 @@ class DraftModel:
 
         A row must hold at least one token; tokens that the model does not know are read as its
         last one.
+
+        Raises:
+            UserError: a row and a draft do not fit the model's context.
         """
+        needed = max(map(len, rows)) + self.num_draft_tokens
+        if needed > self.model.context_length:
+            raise UserError(
+                f"a row and its draft are {needed} tokens of draft model '{self.model.name}', "
+                f"whose context is {self.model.context_length}"
+            )
         self._remember_drafts()
         kept = [
             min(_num_equal(known, row), len(row) - 1)
@@ -107,6 +126,10 @@ class DraftModel:
 class DraftModelProposer:
     """A chain drafted by a model that shares tokens with the target.
 
+    Attributes:
+        max_nodes: most tokens drafted.
+        context_length: most tokens that the draft model reads.
+
     Args:
         method: name of the method, for errors.
         target: the model whose text is made.
@@ -135,9 +158,10 @@ class DraftModelProposer:
         sample: bool = True,
     ):
         self.target = target
-        self.model = DraftModel(model)
+        self.model = DraftModel(model, num_draft_tokens)
         self.shared = shared
         self.max_nodes = num_draft_tokens
+        self.context_length = model.context_length
         self.sample = sample
         self.stop_confidence = check_stop_confidence(method, stop_confidence)
         self.length = DraftLength(method, num_draft_tokens, adaptive=adaptive)

@@ -59,6 +59,10 @@ class Hybrid:
         self.copier.begin(context)
         self.eagle.begin(context, features)
 
+    def forget(self) -> None:
+        """Forget the answers of earlier batches."""
+        self.copier.forget()
+
     def propose(self, context: Context) -> DraftTree:
         """One tree tensor for all rows, whichever kind of draft each of them has."""
         copies = self.copier.copies(context)

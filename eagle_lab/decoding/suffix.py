@@ -103,6 +103,11 @@ class SuffixCopier:
         self._rows = [_Row(len(tokens) - 1, self._answers) for tokens in context.tokens]
         self._read(context)
 
+    def forget(self) -> None:
+        """Forget all earlier answers, those of the rows under way included."""
+        self._answers = SuffixAutomaton()
+        self._finished, self._rows = [], []
+
     def copies(self, context: Context) -> list[Copy]:
         """A branch for each row, possibly empty."""
         self._read(context)
@@ -140,6 +145,10 @@ class Suffix(Stateless):
     def begin(self, context: Context, features: Any) -> None:
         """Forget the rows before, remember their answers if asked to."""
         self.copier.begin(context)
+
+    def forget(self) -> None:
+        """Forget the answers of earlier batches."""
+        self.copier.forget()
 
     def propose(self, context: Context) -> DraftTree:
         """A chain per row, none where nothing matches."""

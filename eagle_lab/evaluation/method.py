@@ -48,6 +48,8 @@ class Method:
         drafter: name of the drafter's folder, if there is one.
         drafter_matches_target: whether the drafter was trained for this target.
         depth, width, num_nodes: size of the draft tree, None where they do not apply.
+        context_length: most tokens of a text that what drafts or decodes can read; None where only
+            the target's own context counts.
         infeasible: why the setting cannot be, None if it can.
     """
 
@@ -59,6 +61,7 @@ class Method:
     depth: int | None = None
     width: int | None = None
     num_nodes: int | None = None
+    context_length: int | None = None
     infeasible: str | None = None
 
     def at_batch_size(self, batch_size: int) -> Method:
@@ -68,6 +71,22 @@ class Method:
             return self
         reason = f"{self.name} decodes at most {most} prompts side by side, not {batch_size}"
         return replace(self, decoder=None, infeasible=reason)
+
+    def at_length(self, num_tokens: int) -> Method:
+        """This method, infeasible if what drafts or decodes cannot read texts of `num_tokens`."""
+        needed = num_tokens + (self.num_nodes or 0)
+        if self.context_length is None or needed <= self.context_length:
+            return self
+        reason = (
+            f"{self.name} reads at most {self.context_length} tokens; the longest prompt, its "
+            f"answer and a draft may have {needed}"
+        )
+        return replace(self, proposer=None, decoder=None, infeasible=reason)
+
+    def forget(self) -> None:
+        """Make the proposer forget earlier batches, if it remembers any (`earlier_answers`)."""
+        if hasattr(self.proposer, "forget"):
+            self.proposer.forget()
 
     @property
     def settings(self) -> dict[str, int | None]:

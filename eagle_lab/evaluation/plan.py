@@ -120,7 +120,7 @@ def check_prompts(
     *,
     context_length: int,
     num_columns: int,
-) -> None:
+) -> int:
     """Make sure, before anything runs, that every prompt and its answer fit the context.
 
     A later turn is taken at its longest, with full answers to the turns before it.
@@ -128,11 +128,17 @@ def check_prompts(
     Args:
         num_columns: columns of the largest draft tree, kept free behind the answer.
 
+    Returns:
+        Most tokens that a prompt and its answer may come to.
+
     Raises:
         UserError: naming the question and the numbers.
     """
+    longest = 0
     for question in questions:
         for turn in range(min(settings.turns, len(question.turns))):
             ids = template.encode(question.conversation([""] * turn))
-            reserve = (turn + 1) * settings.max_new_tokens + num_columns
-            check_fits(ids, context_length, reserve, question.question_id)
+            answers = (turn + 1) * settings.max_new_tokens
+            check_fits(ids, context_length, answers + num_columns, question.question_id)
+            longest = max(longest, len(ids) + answers)
+    return longest

@@ -16,6 +16,7 @@ from rich.console import Console
 from eagle_lab.data.chat import ChatTemplate, check_fits
 from eagle_lab.data.prompts import Question
 from eagle_lab.decoding.loop import Generation, decode
+from eagle_lab.errors import UserError
 from eagle_lab.evaluation.memory import PeakMemory
 from eagle_lab.evaluation.method import VANILLA, Method, place_of
 from eagle_lab.evaluation.plan import Answers, Batch, BenchSettings, check_prompts, plan_batches
@@ -32,14 +33,16 @@ class Bench:
 
     Args:
         target: the model.
-        methods: vanilla among them; infeasible ones are kept for the summary and not run, peers
-            that cannot decode batches of this size are infeasible.
+        methods: vanilla among them; infeasible ones are kept for the summary and not run, among
+            them peers that cannot decode batches of this size and whatever cannot read texts as
+            long as these may become.
         questions: what is asked, in order.
         settings: how it is asked.
         console: where to draw progress; None draws nothing.
 
     Raises:
-        UserError: a prompt does not fit the target's context.
+        UserError: a prompt does not fit the target's context, or two methods have the same name
+            and settings.
     """
 
     def __init__(
@@ -52,22 +55,29 @@ class Bench:
         console: Console | None = None,
     ):
         self.target, self.settings = target, settings
-        self.methods = [method.at_batch_size(settings.batch_size) for method in methods]
-        self.runnable = [method for method in self.methods if method.infeasible is None]
-        if VANILLA not in [method.name for method in self.runnable]:
-            raise ValueError("a bench needs vanilla")
+        at_size = [method.at_batch_size(settings.batch_size) for method in methods]
         if len({method.key for method in methods}) < len(methods):
-            raise ValueError("two methods of a bench have the same name and settings")
+            raise UserError(
+                "two methods of this bench have the same name, depth, width and number of nodes: "
+                f"{', '.join(method.label for method in methods)}; its tables could not tell them "
+                "apart"
+            )
         self.template = ChatTemplate(target.tokenizer)
         self.batches = plan_batches(questions, settings)
-        self.num_columns = 1 + max(method.num_nodes or 0 for method in self.runnable)
-        check_prompts(
+        self.num_columns = 1 + max(
+            method.num_nodes or 0 for method in at_size if method.infeasible is None
+        )
+        longest = check_prompts(
             questions,
             settings,
             self.template,
             context_length=target.context_length,
             num_columns=self.num_columns,
         )
+        self.methods = [method.at_length(longest) for method in at_size]
+        self.runnable = [method for method in self.methods if method.infeasible is None]
+        if VANILLA not in [method.name for method in self.runnable]:
+            raise ValueError("a bench needs vanilla")
         self._console = console
         self._memory = PeakMemory(target.device)
 
@@ -190,6 +200,7 @@ class Bench:
             place = step * (len(prompts) - 1) // max(self.settings.warmup - 1, 1)
             for method in self.runnable:
                 self._generate(method, [prompts[place]] * size, list(range(size)), num_tokens)
+                method.forget()
 
     def _check_fits(self, batch: Batch, prompts: list[list[int]]) -> None:
         reserve = self.settings.max_new_tokens + self.num_columns

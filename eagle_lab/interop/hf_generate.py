@@ -71,6 +71,7 @@ class HfGenerate:
     Attributes:
         max_nodes: most tokens drafted per pass.
         max_batch_size: most prompts it decodes side by side; None for any number.
+        context_length: most tokens of a prompt, its answer and a draft, the draft model's included.
     """
 
     max_nodes = 0
@@ -78,6 +79,7 @@ class HfGenerate:
 
     def __init__(self, target: Target):
         self.target = target
+        self.context_length = target.context_length
         self.model = unmodified(target)
         self._widths: list[int] = []
         self.model.register_forward_pre_hook(self._note_width, with_kwargs=True)
@@ -218,6 +220,7 @@ class HfAssisted(HfGenerate):
             )
         super().__init__(target)
         self.max_nodes = num_draft_tokens
+        self.context_length = min(self.context_length, drafter.context_length)
         self.assistant = unmodified(drafter)
         self.assistant.generation_config = GenerationConfig(
             num_assistant_tokens=num_draft_tokens,

@@ -30,6 +30,7 @@ class LlamaCpp:
     Attributes:
         max_nodes: tokens drafted per pass: none.
         max_batch_size: most prompts it decodes side by side.
+        context_length: most tokens of a prompt and its answer.
     """
 
     max_nodes = 0

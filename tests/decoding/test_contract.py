@@ -64,9 +64,9 @@ def chain(target, **options):
     return EagleChain(target, drafter_of(target), num_draft_tokens=4, **options)
 
 
-def hybrid(target, alone_from):
-    sizes = {"depth": 3, "width": 4, "num_nodes": 12}
-    return Hybrid(target, drafter_of(target), **sizes, n_min=1, alone_from=alone_from)
+def hybrid(target, alone_from, **options):
+    sizes = {"depth": 3, "width": 4, "num_nodes": 12, "n_min": 1}
+    return Hybrid(target, drafter_of(target), **sizes, alone_from=alone_from, **options)
 
 
 METHODS = {
@@ -78,6 +78,7 @@ METHODS = {
     "lookahead_prompt_ngrams": lambda target: Lookahead(target, ngram_size=3, prompt_ngrams=True),
     "hybrid": lambda target: hybrid(target, alone_from=3),
     "hybrid_copies_alone": lambda target: hybrid(target, alone_from=1),
+    "hybrid_earlier_answers": lambda target: hybrid(target, alone_from=3, earlier_answers=True),
     "eagle_chain": chain,
     "eagle_static": lambda target: EagleStatic(target, drafter_of(target)),
     "eagle_dynamic": lambda target: dynamic(target, drafter_of(target), 4, 4, 20),
@@ -99,6 +100,16 @@ METHODS = {
     "universal": lambda target: Universal(target, draft_model=foreign_copy(target)),
     "universal_as_text": lambda target: Universal(
         target, draft_model=foreign_copy(target), sample=False
+    ),
+    "universal_stopped": lambda target: Universal(
+        target, draft_model=foreign_copy(target), stop_confidence=0.02, adaptive=True
+    ),
+    "universal_as_text_stopped": lambda target: Universal(
+        target,
+        draft_model=foreign_copy(target),
+        stop_confidence=0.02,
+        adaptive=True,
+        sample=False,
     ),
 }
 

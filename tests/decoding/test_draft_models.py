@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
 from eagle_lab.config import compose
+from eagle_lab.decoding import draft_model
 from eagle_lab.decoding.draft_model import DraftModelProposer
 from eagle_lab.decoding.loop import decode
 from eagle_lab.decoding.proposer import Context
@@ -13,6 +16,8 @@ from eagle_lab.decoding.speculative import Speculative
 from eagle_lab.decoding.universal import Universal
 from eagle_lab.decoding.vanilla import Vanilla
 from eagle_lab.errors import UserError
+from eagle_lab.models.load import load_target
+from eagle_lab.models.shortened import save_model
 from eagle_lab.models.target import Target
 from eagle_lab.models.tiny import tiny_random
 from eagle_lab.sampling import Sampling
@@ -168,6 +173,39 @@ def test_a_bench_without_a_draft_model_names_the_key(target: Target, method: str
     entries = entries_from(compose([f"method=[{method}]"]))
     with pytest.raises(UserError, match=rf"^method.{method}.draft_model is not set: give "):
         MethodBuilder(target).build_all(entries)
+
+
+def test_a_draft_model_that_several_methods_use_is_loaded_once(
+    target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = save_model(noisy_copy(target).model, target.tokenizer, tmp_path / "draft")
+    loaded = []
+    monkeypatch.setattr(
+        draft_model,
+        "load_target",
+        lambda *args, **options: (loaded.append(args), load_target(*args, **options))[1],
+    )
+    names = ("speculative", "universal", "hf_assisted")
+    chosen = [f"method.{name}.draft_model={folder}" for name in names]
+    entries = entries_from(compose([f"method=[{','.join(names)}]", *chosen]))
+    entries["speculative"]["num_draft_tokens"] = [1, 3]
+    methods = MethodBuilder(target).build_all(entries)
+    assert loaded == [(str(folder),)]
+    assert [method.label for method in methods] == [
+        "vanilla", "speculative 1/1", "speculative 3/3", "universal 5/5", "hf_assisted 20/20"
+    ]  # fmt: skip
+    assert {method.drafter for method in methods[1:]} == {str(folder)}
+    assert methods[1].context_length == methods[4].context_length == target.context_length
+
+
+def test_a_draft_models_own_context_is_its_limit(target: Target) -> None:
+    model, tokenizer = tiny_random("llama", max_position_embeddings=40)
+    short = Target(model, tokenizer, name="short")
+    proposer = Speculative(target, draft_model=short, num_draft_tokens=5)
+    assert (proposer.context_length, proposer.max_nodes) == (40, 5)
+    decode(target, proposer, [[40] * 31], max_new_tokens=5)  # 31 + 4 read at most, and 5 drafted
+    with pytest.raises(UserError, match="tokens of draft model 'short', whose context is 40"):
+        decode(target, proposer, [[40] * 31], max_new_tokens=12)
 
 
 def test_what_cannot_be_is_one_line(target: Target) -> None:

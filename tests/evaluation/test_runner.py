@@ -10,6 +10,7 @@ from eagle_lab.data.chat import ChatTemplate
 from eagle_lab.data.prompts import Question
 from eagle_lab.decoding.prompt_lookup import PromptLookup
 from eagle_lab.decoding.self_speculation import SelfSpeculation
+from eagle_lab.decoding.suffix import Suffix
 from eagle_lab.errors import UserError
 from eagle_lab.evaluation import runner
 from eagle_lab.evaluation.method import Method
@@ -264,8 +265,35 @@ def test_infeasible_methods_are_left_out_of_the_run():
 def test_a_bench_without_vanilla_or_with_twins_is_refused():
     with pytest.raises(ValueError, match="vanilla"):
         Bench(tiny_target(), [Method("x", PromptLookup())], QUESTIONS, SETTINGS)
-    with pytest.raises(ValueError, match="same name"):
+    with pytest.raises(UserError, match="same name, depth, width and number of nodes: vanilla, x"):
         bench(Method("x", PromptLookup()), Method("x", PromptLookup()))
+
+
+def test_what_cannot_read_the_longest_text_is_infeasible_before_anything_runs():
+    prompts = [
+        ChatTemplate(tiny_target().tokenizer).encode(question.conversation([""]))
+        for question in QUESTIONS
+    ]
+    longest = max(map(len, prompts)) + 2 * NEW  # turn 2, with two full answers
+    drafts = {"proposer": PromptLookup(), "num_nodes": 10}
+    long_enough = Method("fits", context_length=longest + 10, **drafts)
+    too_short = Method("short", context_length=longest + 9, **drafts)
+    made = bench(long_enough, too_short)
+    assert [method.name for method in made.runnable] == ["vanilla", "fits"]
+    assert made.methods[2].infeasible == (
+        f"short reads at most {longest + 9} tokens; the longest prompt, its answer and a draft "
+        f"may have {longest + 10}"
+    )
+    assert {row["method"] for row in made.run()} == {"vanilla", "fits"}
+
+
+def test_warm_up_is_forgotten_by_what_remembers_earlier_answers():
+    def drafted(warmup):
+        settings = dataclasses.replace(SETTINGS, timing=True, warmup=warmup)
+        method = Method("suffix", Suffix(earlier_answers=True), num_nodes=16)
+        return [row["num_drafted"] for row in of(bench(method, settings=settings).run(), "suffix")]
+
+    assert drafted(warmup=3) == drafted(warmup=0)
 
 
 @pytest.mark.parametrize("change", [{"turns": 0}, {"batch_size": 0}, {"warmup": -1}])

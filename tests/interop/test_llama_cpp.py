@@ -85,5 +85,7 @@ def test_what_it_cannot_load_or_hold_is_named(tmp_path: Path) -> None:
     (tmp_path / "x.gguf").write_bytes(b"no model")
     with pytest.raises(UserError, match="llama.cpp cannot load"):
         LlamaCpp(target, path=str(tmp_path / "x.gguf"))
+    short = LlamaCpp(target, context_length=8)
+    assert short.context_length == 8  # what a bench looks at before it runs
     with pytest.raises(UserError, match=r"context_length=8"):
-        LlamaCpp(target, context_length=8).generate([[5]], max_new_tokens=8)
+        short.generate([[5]], max_new_tokens=8)
