@@ -187,6 +187,7 @@ class Config:
     dtype: str = MISSING
     threads: int | None = None
     fast_layers: str = MISSING
+    attention: str = MISSING
     target: TargetConfig = field(default_factory=TargetConfig)
     drafter: DrafterConfig = field(default_factory=DrafterConfig)
     draft_model: DraftModelConfig = field(default_factory=DraftModelConfig)

@@ -23,7 +23,7 @@ from torch import Tensor
 from eagle_lab.decoding.proposer import Context
 from eagle_lab.drafters.eagle1 import Eagle1
 from eagle_lab.errors import Infeasible, UserError
-from eagle_lab.models.cache import TreeCache, TreePass
+from eagle_lab.models.cache import TreePass
 from eagle_lab.models.fast_layers import use_fast_layers
 from eagle_lab.models.target import Scores, Target
 from eagle_lab.verify import Acceptance
@@ -59,9 +59,7 @@ class EagleProposer:
     @torch.no_grad()
     def begin(self, context: Context, features: Tensor) -> None:
         """Read all pairs of the prompts."""
-        self.cache = TreeCache(
-            1, len(context.tokens), context.roots.device, fast=self.target.fast_layers
-        )
+        self.cache = self.target.new_cache(len(context.tokens), num_layers=1)
         width = features.shape[1]
         following = [row[1:] + [0] * (width + 1 - len(row)) for row in context.tokens]
         tokens = torch.tensor(following, device=context.roots.device)

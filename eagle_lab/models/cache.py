@@ -20,6 +20,13 @@ from torch import Tensor
 
 from eagle_lab.models import fast_ops
 from eagle_lab.models.attention import attention
+from eagle_lab.models.flash import prefix_kernel
+from eagle_lab.models.split_attention import (
+    MAX_TREE_SLOTS,
+    PrefixPart,
+    prefix_part,
+    split_attention,
+)
 
 _ROUND = 64
 
@@ -31,6 +38,7 @@ class TreeCache:
         lengths: [B] committed slots of each row.
         max_length: their maximum, on the host.
         fast: whether to write and attend by the kernels of `fast_ops` where they apply.
+        attention: how passes attend otherwise, see `Target`.
     """
 
     def __init__(
@@ -40,9 +48,11 @@ class TreeCache:
         device: torch.device | str = "cpu",
         *,
         fast: bool = False,
+        attention: str = "auto",
     ):
         self.num_layers = num_layers
         self.fast = fast
+        self.attention = attention
         self.lengths = torch.zeros(num_rows, dtype=torch.long, device=device)
         self.max_length = 0
         self._rows = torch.arange(num_rows, device=device)
@@ -158,11 +168,41 @@ class TreePass:
 
         Takes query [B, heads, N, d], key and value [B, kv, N, d]; returns [B, heads, N, d].
         """
+        tree = (key, value) if self.offset == 0 else None
         key, value = self.cache.write(layer, key, value, self.offset)
+        attend_prefix = self._prefix_part(query, key.shape[1], window, softcap)
+        if attend_prefix is not None:
+            lengths, end = self.cache.lengths, self.cache.max_length
+            prefix, tree = (key[:, :, :end], value[:, :, :end]), tree or self._tree(key, value)
+            return split_attention(
+                query, prefix, tree, lengths, self.visible, scaling, softcap, attend_prefix
+            )
         mask = self.mask(window)
         if self.cache.fast and softcap is None and fast_ops.can_attend(query, key):
             return fast_ops.attend(query, key, value, mask, scaling)
         return attention(query, key, value, mask, scaling, softcap)
+
+    def _prefix_part(
+        self, query: Tensor, num_kv: int, window: int | None, softcap: float | None
+    ) -> PrefixPart | None:
+        """What attends to the prefix apart from the tree; None where one mask is to cover both.
+
+        A window that reaches beyond the start of every row is none. One that cuts into the prefix
+        cuts in another place for each depth of the tree, which takes a mask.
+        """
+        cache, num_slots = self.cache, self.visible.shape[2]
+        cut = window is not None and cache.max_length + num_slots > window
+        if cache.attention == "sdpa" or cut or cache.max_length == 0 or num_slots > MAX_TREE_SLOTS:
+            return None
+        plain = prefix_part if cache.attention == "split" else None
+        return prefix_kernel(query, num_kv, softcap) or plain
+
+    def _tree(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """The tree slots [B, kv, M, d] of `key`, `value` [B, kv, S, d]."""
+        columns = torch.arange(self.visible.shape[2], device=key.device)
+        slots = (self.cache.lengths[:, None] + columns)[:, None, :, None]
+        index = slots.expand(-1, key.shape[1], -1, key.shape[3])
+        return key.gather(2, index), value.gather(2, index)
 
     def mask(self, window: int | None = None) -> Tensor:
         """[B, 1, N, S] True = attend: the committed prefix and the visible tree slots.

@@ -41,6 +41,7 @@ def load_target(
     trust_remote_code: bool = False,
     threads: int | None = None,
     fast_layers: bool | None = None,
+    attention: str = "auto",
     architecture: str = "llama",
     tied_head: bool = False,
 ) -> Target:
@@ -55,6 +56,7 @@ def load_target(
         trust_remote_code: run Python code that comes with the weights.
         threads: CPU threads of torch; None leaves torch's own choice.
         fast_layers: see `Target`.
+        attention: see `Target`.
         architecture: of `tiny_random`, see `models.tiny`.
         tied_head: of `tiny_random`.
 
@@ -79,7 +81,12 @@ def load_target(
     placed.to(where)
     label = BUILTIN.get(name, Path(str(path or name)).name)
     return Target(
-        model, tokenizer, name=label, feature_layers=feature_layers, fast_layers=fast_layers
+        model,
+        tokenizer,
+        name=label,
+        feature_layers=feature_layers,
+        fast_layers=fast_layers,
+        attention=attention,
     )
 
 

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
-from eagle_lab.errors import UserError
+from eagle_lab.errors import UserError, choose
 from eagle_lab.models.cache import TreeCache, TreePass
 from eagle_lab.models.fast_decoder import use_fast_decoder
 from eagle_lab.models.fast_layers import plain_layers, use_fast_layers
@@ -34,6 +34,7 @@ from eagle_lab.models.feature_layers import check_feature_layers
 from eagle_lab.tree.draft_tree import DraftTree
 
 ATTENTION_NAME = "eagle_lab_tree"
+ATTENTIONS = ("auto", "sdpa", "split")
 
 
 def _tree_attention(
@@ -89,6 +90,10 @@ class Target:
         feature_layers: ids of the fused layers (EAGLE-3); None for the post-norm top state.
         fast_layers: whether linear layers, norms and attention run through the kernels of
             `fast_ops`; None where there are any, on a CPU in float32.
+        attention: `sdpa` attends to the whole cache under one mask; `split` to the committed
+            prefix without a mask and to the tree, and merges both (`split_attention`); `auto`
+            takes the fast layers' own, else splits where a flash kernel serves (`flash`), else
+            takes `sdpa`.
 
     Raises:
         UserError: if the model does not use the attention interface of transformers, if its head
@@ -104,7 +109,9 @@ class Target:
         name: str = "target",
         feature_layers: Sequence[int] | None = None,
         fast_layers: bool | None = None,
+        attention: str = "auto",
     ):
+        self.attention = choose(attention, ATTENTIONS, "attention")
         self.model = model.eval().requires_grad_(False)
         self.tokenizer = tokenizer
         self.name = name
@@ -145,12 +152,13 @@ class Target:
 
         Attention is plain for caches made inside the block.
         """
-        fast_layers, self.fast_layers = self.fast_layers, False
+        own = self.fast_layers, self.attention
+        self.fast_layers, self.attention = False, "sdpa"
         try:
             with plain_layers(self.model):
                 yield
         finally:
-            self.fast_layers = fast_layers
+            self.fast_layers, self.attention = own
 
     @property
     def feature_width(self) -> int:
@@ -173,9 +181,14 @@ class Target:
         hidden = hidden.to(self.head_weight.dtype)
         return self.scale_logits(multiply(hidden, self.head_weight, self.head_bias))
 
-    def new_cache(self, num_rows: int) -> TreeCache:
-        """An empty cache for `num_rows` rows."""
-        return TreeCache(self.num_layers, num_rows, self.device, fast=self.fast_layers)
+    def new_cache(self, num_rows: int, num_layers: int | None = None) -> TreeCache:
+        """An empty cache for `num_rows` rows, of the model's layers or (a drafter's) `num_layers`.
+
+        Passes over it attend the way this target does.
+        """
+        fast = self.fast_layers and self.attention == "auto"
+        num_layers = self.num_layers if num_layers is None else num_layers
+        return TreeCache(num_layers, num_rows, self.device, fast=fast, attention=self.attention)
 
     @torch.no_grad()
     def extend(self, tokens: Tensor, counts: Tensor, cache: TreeCache) -> Scores:

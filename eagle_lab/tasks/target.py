@@ -15,8 +15,8 @@ def target_from(config: DictConfig) -> Target:
     """Load the target that `config.target` names, on `config.device` in `config.dtype`.
 
     Raises:
-        UserError: no such model, no CUDA, an unknown device or dtype, or fast layers that are
-            asked for where there are none.
+        UserError: no such model, no CUDA, an unknown device, dtype or attention, or fast layers
+            that are asked for where there are none.
     """
     asked = config.target
     fast_layers = choose(config.fast_layers.lower(), _FAST_LAYERS, "value of fast_layers")
@@ -28,6 +28,7 @@ def target_from(config: DictConfig) -> Target:
         trust_remote_code=asked.trust_remote_code,
         threads=config.threads,
         fast_layers=_FAST_LAYERS[fast_layers],
+        attention=config.attention,
         architecture=asked.architecture,
         tied_head=asked.tied_head,
     )
