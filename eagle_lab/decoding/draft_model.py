@@ -53,7 +53,11 @@ def open_draft_model(asked: str | Path, target: Target) -> Target:
     """
     dtype = next(name for name, value in DTYPES.items() if value == target.dtype)
     return load_target(
-        str(asked), device=target.device.type, dtype=dtype, fast_layers=target.fast_layers
+        str(asked),
+        device=target.device.type,
+        dtype=dtype,
+        fast_layers=target.fast_layers,
+        attention=target.attention,
     )
 
 
