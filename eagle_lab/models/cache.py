@@ -13,6 +13,7 @@ S attended slots.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 
 import torch
@@ -57,6 +58,25 @@ class TreeCache:
         self.max_length = 0
         self._rows = torch.arange(num_rows, device=device)
         self._store: Tensor | None = None
+
+    @property
+    def store(self) -> Tensor | None:
+        """Where keys and values lie, [L, 2, B, kv, C, d]; None before the first write."""
+        return self._store
+
+    def over(self, store: Tensor, lengths: Tensor, max_length: int) -> TreeCache:
+        """A cache of the same kind that works in `store`, with `lengths` up to `max_length`."""
+        other = copy.copy(self)
+        other.lengths, other.max_length, other._store = lengths, max_length, store
+        other._rows = torch.arange(len(lengths), device=lengths.device)
+        return other
+
+    def move_to(self, store: Tensor) -> None:
+        """Go on in `store`, which has at least as many rows and room for every slot in use."""
+        assert self._store is not None, "nothing to move"
+        rows, capacity = len(self.lengths), min(self._store.shape[4], store.shape[4])
+        store[:, :, :rows, :, :capacity] = self._store[..., :capacity, :]
+        self._store = store[:, :, :rows]
 
     def write(self, layer: int, key: Tensor, value: Tensor, offset: int) -> tuple[Tensor, Tensor]:
         """Put `key`, `value` [B, kv, N, d] at slots len + offset of `layer`.

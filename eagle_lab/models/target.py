@@ -31,6 +31,7 @@ from eagle_lab.models.fast_decoder import use_fast_decoder
 from eagle_lab.models.fast_layers import plain_layers, use_fast_layers
 from eagle_lab.models.fast_ops import linear, suits
 from eagle_lab.models.feature_layers import check_feature_layers
+from eagle_lab.models.verify_graphs import VerifyGraphs
 from eagle_lab.tree.draft_tree import DraftTree
 
 ATTENTION_NAME = "eagle_lab_tree"
@@ -83,6 +84,9 @@ class Scores:
 class Target:
     """A causal language model with its tokenizer.
 
+    Attributes:
+        graphs: what scores trees by CUDA graphs; None launches every kernel.
+
     Args:
         model: a `PreTrainedModel` for causal language modelling, in evaluation mode.
         tokenizer: its tokenizer.
@@ -127,6 +131,7 @@ class Target:
         self.context_length: int = self.config.max_position_embeddings
         self.eos_ids: frozenset[int] = _eos_ids(model)
         self.feature_layers = check_feature_layers(feature_layers, self.num_layers)
+        self.graphs: VerifyGraphs | None = None
         self._decoder = model.get_decoder()
         try:
             model.set_attn_implementation(ATTENTION_NAME)
@@ -217,9 +222,16 @@ class Target:
     @torch.no_grad()
     def score(self, tree: DraftTree, cache: TreeCache) -> Scores:
         """Logits and features at every column of `tree`, nothing committed."""
+        if self.graphs is not None:
+            return Scores(*self.graphs.score(tree, cache))
         positions = cache.lengths[:, None] + tree.depths
-        hidden, features = self._forward(tree.tokens, TreePass(cache, positions, tree.ancestors))
-        return Scores(self.head(hidden), features)
+        tree_pass = TreePass(cache, positions, tree.ancestors)
+        return Scores(*self.logits_and_features(tree.tokens, tree_pass))
+
+    def logits_and_features(self, tokens: Tensor, tree_pass: TreePass) -> tuple[Tensor, Tensor]:
+        """Logits [B, N, V] and features [B, N, F] of one pass over `tokens` [B, N]."""
+        hidden, features = self._forward(tokens, tree_pass)
+        return self.head(hidden), features
 
     def _forward(self, tokens: Tensor, tree_pass: TreePass) -> tuple[Tensor, Tensor]:
         """Post-norm states [B, N, H] and features [B, N, F]."""

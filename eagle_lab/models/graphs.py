@@ -1,0 +1,200 @@
+"""CUDA graphs: work over a cache, recorded once for a bucket of shapes and replayed in one launch.
+
+    graphs = CacheGraphs(function, CudaRecorder())
+    logits, features = graphs.run(cache, num_slots, tokens, depths, ancestors)
+
+A small pass on a GPU takes as long as its hundreds of launches; a recorded one takes one. A
+recording repeats the same kernels on the same addresses, so everything it touches stays where it
+is: inputs and lengths are copied into buffers, and the cache is moved into a block that outlives
+it and serves the next text, too. Shapes are rounded up to buckets: rows to a power of two,
+attended slots to one of four steps per power of two. Nothing else is new: the recorded function is
+the one that runs without graphs, over a cache that says it is as long as the bucket. What is not
+there is masked, as it is for the shorter rows of a batch.
+
+Shapes: B rows, R rows of the bucket, S attended slots of the bucket, C capacity of a block.
+"""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from eagle_lab.models.cache import TreeCache
+
+Tensors = tuple[Tensor, ...]
+CacheFunction = Callable[..., Tensors]
+"""(cache, *inputs) -> outputs; inputs and outputs have rows first. Writes tree slots of the cache,
+commits nothing, never looks at values from the host."""
+
+_NUM_WARMUPS = 3
+_LEAST_SLOTS = 256
+
+
+class Recording(NamedTuple):
+    """Work on fixed addresses: `replay` does it again, `outputs` then hold its results."""
+
+    replay: Callable[[], object]
+    outputs: Tensors
+
+
+Recorder = Callable[[Callable[[], Tensors]], Recording]
+
+
+class CudaRecorder:
+    """Records by capturing a CUDA graph; all graphs of a recorder share their working memory.
+
+    Outputs are overwritten by any later replay of the recorder, so they are copied first.
+    """
+
+    def __init__(self) -> None:
+        self._pool = torch.cuda.graph_pool_handle()
+        self._stream = torch.cuda.Stream()
+
+    def __call__(self, function: Callable[[], Tensors]) -> Recording:
+        """Run `function` a few times (libraries choose kernels, make workspaces), then capture."""
+        current = torch.cuda.current_stream()
+        self._stream.wait_stream(current)
+        with torch.cuda.stream(self._stream):
+            for _ in range(_NUM_WARMUPS):
+                function()
+        current.wait_stream(self._stream)
+        graph = torch.cuda.CUDAGraph()
+        back, capture = (
+            torch.cuda.stream(current),
+            torch.cuda.graph(graph, self._pool, self._stream),
+        )
+        with back, capture:  # a capture that fails would leave its stream current
+            outputs = function()
+        return Recording(graph.replay, outputs)
+
+
+def row_bucket(num_rows: int) -> int:
+    """R: the next power of two."""
+    return 1 << (num_rows - 1).bit_length()
+
+
+def column_bucket(num_columns: int) -> int:
+    """Columns of a pass: 1, 2, 4, then multiples of eight."""
+    return row_bucket(num_columns) if num_columns <= 4 else -(-num_columns // 8) * 8
+
+
+def slot_bucket(num_slots: int) -> int:
+    """S: 256, 320, 384, 448, 512, 640, ...: at most a quarter more than needed beyond 256."""
+    if num_slots <= _LEAST_SLOTS:
+        return _LEAST_SLOTS
+    step = (1 << (num_slots - 1).bit_length()) // 8
+    return -(-num_slots // step) * step
+
+
+class _Replay:
+    """A function recorded over a block of memory at one bucket of shapes."""
+
+    def __init__(
+        self,
+        function: CacheFunction,
+        recorder: Recorder,
+        cache: TreeCache,
+        store: Tensor,
+        num_seen: int,
+        inputs: Tensors,
+    ):
+        """Record for a cache as long as `num_seen`, in the first rows of `store`."""
+        rows = row_bucket(len(cache.lengths))
+        # Rows beyond the batch repeat its last one: what they compute is harmless, and dropped
+        places = torch.arange(rows, device=store.device).clamp(max=len(cache.lengths) - 1)
+        self._buffers = tuple(value[places] for value in (cache.lengths, *inputs))
+        lengths, *rest = self._buffers
+        static = cache.over(store[:, :, :rows], lengths, num_seen)
+        self._recording = recorder(lambda: function(static, *rest))
+
+    def __call__(self, *values: Tensor) -> Tensors:
+        """Outputs for the lengths and inputs `values`, each [B, ...]."""
+        batch = len(values[0])
+        for buffer, value in zip(self._buffers, values, strict=True):
+            buffer[:batch].copy_(value)
+        self._recording.replay()
+        return tuple(output[:batch].clone() for output in self._recording.outputs)
+
+
+@dataclass(eq=False)
+class _Block:
+    """Memory that one cache at a time works in, and the recordings made on it."""
+
+    store: Tensor
+    owner: Callable[[], TreeCache | None]
+    recordings: dict[tuple[object, ...], _Replay] = field(default_factory=dict)
+
+    def suits(self, num_rows: int, num_slots: int) -> bool:
+        """Whether there is room for that many rows and slots."""
+        return self.store.shape[2] >= num_rows and self.store.shape[4] >= num_slots
+
+
+class CacheGraphs:
+    """A function over caches that runs from recordings.
+
+    One that cannot be recorded runs as it is from then on, after a warning.
+
+    Attributes:
+        num_recordings: made by all of them; where it grows, a time taken meanwhile holds recording.
+    """
+
+    num_recordings: ClassVar[int] = 0
+
+    def __init__(self, function: CacheFunction, recorder: Recorder):
+        self._function, self._recorder = function, recorder
+        self._blocks: list[_Block] = []
+        self._refused = False
+
+    @torch.no_grad()
+    def run(self, cache: TreeCache, num_slots: int, *inputs: Tensor) -> Tensors:
+        """The function's outputs for `cache` and `inputs` [B, ...].
+
+        Args:
+            cache: it may be moved to another place in memory; an empty one is no case for graphs.
+            num_slots: tree slots of each row that the function writes or sees.
+            inputs: a recording is made for each combination of their shapes and the buckets.
+        """
+        if self._refused or cache.store is None:
+            return self._function(cache, *inputs)
+        rows = row_bucket(len(cache.lengths))
+        slots = slot_bucket(cache.max_length + num_slots)
+        block = self._block_of(cache, cache.store, rows, slots)
+        key = (rows, slots, num_slots, *((value.dtype, value.shape[1:]) for value in inputs))
+        if key not in block.recordings:
+            try:
+                block.recordings[key] = _Replay(
+                    self._function, self._recorder, cache, block.store, slots - num_slots, inputs
+                )
+            except RuntimeError as error:
+                self._refuse(error)
+                return self._function(cache, *inputs)
+            CacheGraphs.num_recordings += 1
+        return block.recordings[key](cache.lengths, *inputs)
+
+    def _block_of(self, cache: TreeCache, store: Tensor, rows: int, slots: int) -> _Block:
+        """The block that `cache`, now in `store`, works in; it moves there if it must."""
+        for block in self._blocks:
+            if block.store.data_ptr() == store.data_ptr() and block.suits(rows, slots):
+                return block
+        free = [block for block in self._blocks if block.owner() in (None, cache)]
+        chosen = next((block for block in free if block.suits(rows, slots)), None)
+        if chosen is None:
+            # What is free and too small gives its memory back
+            self._blocks = [block for block in self._blocks if block not in free]
+            shape = (*store.shape[:2], rows, store.shape[3], row_bucket(slots), store.shape[5])
+            chosen = _Block(store.new_zeros(shape), weakref.ref(cache))
+            self._blocks.append(chosen)
+        chosen.owner = weakref.ref(cache)
+        cache.move_to(chosen.store)
+        return chosen
+
+    def _refuse(self, error: RuntimeError) -> None:
+        self._refused = True
+        reason = str(error).partition("\n")[0]
+        warnings.warn(f"no CUDA graph could be captured, running without: {reason}", stacklevel=3)

@@ -1,0 +1,49 @@
+"""The target's verify pass from CUDA graphs: trees of any size in buckets of columns.
+
+    target.graphs = VerifyGraphs(target, CudaRecorder())
+    target.score(tree, cache)                                # from then on a replay
+
+Columns that a bucket adds are padding as a tree's own: they see themselves, nothing sees them, and
+their slots lie behind the tree's. Shapes: B rows, N columns.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from eagle_lab.models.cache import TreeCache, TreePass
+from eagle_lab.models.graphs import CacheGraphs, Recorder, Tensors, column_bucket
+
+if TYPE_CHECKING:
+    from eagle_lab.models.target import Target
+    from eagle_lab.tree.draft_tree import DraftTree
+
+
+class VerifyGraphs:
+    """Scores trees for `target` from recordings; drafters of the target record with `recorder`."""
+
+    def __init__(self, target: Target, recorder: Recorder):
+        self.recorder = recorder
+        self._target = target
+        self._graphs = CacheGraphs(self._pass, recorder)
+
+    def score(self, tree: DraftTree, cache: TreeCache) -> Tensors:
+        """Logits [B, N, V] and features [B, N, F] at every column of `tree`."""
+        num_columns = column_bucket(tree.num_columns)
+        added = num_columns - tree.num_columns
+        tokens, depths, ancestors = tree.tokens, tree.depths, tree.ancestors
+        if added:
+            tokens, depths = (pad(values, (0, added)) for values in (tokens, depths))
+            itself = torch.eye(num_columns, dtype=torch.bool, device=tokens.device)
+            ancestors = pad(ancestors, (0, added, 0, added)) | itself
+        outputs = self._graphs.run(cache, num_columns, tokens, depths, ancestors)
+        logits, features = (values[:, : tree.num_columns] for values in outputs)
+        return logits, features
+
+    def _pass(self, cache: TreeCache, tokens: Tensor, depths: Tensor, ancestors: Tensor) -> Tensors:
+        positions = cache.lengths[:, None] + depths
+        return self._target.logits_and_features(tokens, TreePass(cache, positions, ancestors))

@@ -1,0 +1,187 @@
+"""Recorded passes equal plain ones, whatever was recorded before: on CPU by a recorder of calls.
+
+`CallRecorder` stands in for CUDA graphs: it too repeats the same work on the same tensors, whose
+contents are all that may change, and its outputs are overwritten by the next replay.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from eagle_lab.decoding.eagle_chain import EagleChain
+from eagle_lab.decoding.eagle_dynamic import EagleDynamic
+from eagle_lab.decoding.eagle_static import EagleStatic
+from eagle_lab.decoding.loop import decode
+from eagle_lab.decoding.prompt_lookup import PromptLookup
+from eagle_lab.decoding.self_speculation import SelfSpeculation
+from eagle_lab.decoding.suffix import Suffix
+from eagle_lab.decoding.vanilla import Vanilla
+from eagle_lab.models.graphs import (
+    CacheGraphs,
+    CudaRecorder,
+    Recording,
+    column_bucket,
+    row_bucket,
+    slot_bucket,
+)
+from eagle_lab.models.target import Target
+from eagle_lab.models.tiny import tiny_random
+from eagle_lab.models.verify_graphs import VerifyGraphs
+from eagle_lab.tree.draft_tree import DraftTree
+from tests.decoding.test_contract import PROMPTS, drafter_of
+
+ARCHITECTURES = ("llama", "mistral", "gemma2")
+METHODS = {
+    "vanilla": lambda target: Vanilla(),
+    "prompt_lookup": lambda target: PromptLookup(target),
+    "suffix": lambda target: Suffix(target),
+    "self_speculation": lambda target: SelfSpeculation(target, num_draft_tokens=3),
+    "eagle_chain": lambda target: EagleChain(target, drafter_of(target), num_draft_tokens=4),
+    "eagle_static": lambda target: EagleStatic(target, drafter_of(target)),
+    "eagle_dynamic": lambda target: EagleDynamic(
+        target, drafter_of(target), depth=4, width=4, num_nodes=20
+    ),
+}
+
+
+class CallRecorder:
+    """Replays by calling again; the results land in the tensors of the first call."""
+
+    def __init__(self):
+        self.num_replays = 0
+
+    def __call__(self, function):
+        outputs = function()
+
+        def replay():
+            self.num_replays += 1
+            for buffer, value in zip(outputs, function(), strict=True):
+                buffer.copy_(value)
+
+        return Recording(replay, outputs)
+
+
+def refuse(function):
+    raise RuntimeError("operation not permitted when stream is capturing\nand more")
+
+
+def graphed(architecture: str = "llama", recorder=None) -> Target:
+    target = Target(*tiny_random(architecture))
+    target.graphs = VerifyGraphs(target, recorder or CallRecorder())
+    return target
+
+
+def test_buckets_hold_what_they_are_for_and_waste_little():
+    for count in range(1, 5000):
+        assert count <= slot_bucket(count) <= max(256, 1.25 * count)
+        assert slot_bucket(count) % 64 == 0  # memory-aligned masks
+        assert count <= row_bucket(count) < 2 * count
+        assert count <= column_bucket(count) < count + 8
+    assert len({slot_bucket(count) for count in range(1, 4097)}) == 17
+    assert [column_bucket(n) for n in (1, 2, 3, 5, 8, 26, 60)] == [1, 2, 4, 8, 8, 32, 64]
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@torch.no_grad()
+def test_a_padded_and_bucketed_pass_equals_the_plain_one(architecture):
+    """Ragged rows, trees that are no bucket's size, and recordings that served larger ones."""
+    plain, ours = Target(*tiny_random(architecture)), graphed(architecture)
+    branches = [[[5, 6, 7], [5, 8], [9]], [[4]], [[1, 2], [3, 4, 5, 6, 7]]]
+    for prompts in (PROMPTS[:3], PROMPTS[3:], [[7]]):
+        caches = plain.new_cache(len(prompts)), ours.new_cache(len(prompts))
+        for target, cache in zip((plain, ours), caches, strict=True):
+            target.prefill(prompts, cache)
+        for first in range(3):
+            roots = torch.arange(20, 20 + len(prompts))
+            rows = [branches[(first + row) % 3] for row in range(len(prompts))]
+            tree = DraftTree.from_branches(roots, rows)
+            expected, scores = (
+                target.score(tree, cache)
+                for target, cache in zip((plain, ours), caches, strict=True)
+            )
+            for name in ("logits", "features"):
+                real = tree.valid
+                found, wanted = getattr(scores, name)[real], getattr(expected, name)[real]
+                torch.testing.assert_close(found, wanted, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_greedy_decoding_from_recordings_equals_plain_vanilla(name):
+    """In ragged batches whose rows finish one by one, twice over, and alone."""
+    plain, ours = Target(*tiny_random()), graphed()
+    ours.eos_ids = plain.eos_ids = frozenset({2, 97, 111})
+    proposer = METHODS[name](ours)
+    expected = [decode(plain, Vanilla(), [prompt], max_new_tokens=24)[0] for prompt in PROMPTS]
+    for prompts, answers in ((PROMPTS, expected), (PROMPTS[::-1], expected[::-1])):
+        rows = decode(ours, proposer, prompts, max_new_tokens=24)
+        assert [row.tokens for row in rows] == [answer.tokens for answer in answers]
+    for prompt, answer in zip(PROMPTS, expected, strict=True):
+        assert decode(ours, proposer, [prompt], max_new_tokens=24)[0].tokens == answer.tokens
+    assert ours.graphs.recorder.num_replays > 20
+
+
+def test_drafts_from_recordings_are_accepted_like_plain_ones():
+    plain, ours = Target(*tiny_random()), graphed()
+    lengths = [
+        [
+            row.accepted_lengths
+            for row in decode(target, METHODS[name](target), PROMPTS[:3], max_new_tokens=40)
+        ]
+        for target in (plain, ours)
+        for name in ("eagle_dynamic", "eagle_chain")
+    ]
+    assert lengths[:2] == lengths[2:]
+    assert sum(map(sum, lengths[0])) > 0
+
+
+def test_recordings_are_made_once_and_serve_later_texts():
+    target = graphed()
+    decode(target, Vanilla(), [PROMPTS[0]], max_new_tokens=8)
+    before = CacheGraphs.num_recordings
+    decode(target, Vanilla(), [PROMPTS[3]], max_new_tokens=8)
+    assert CacheGraphs.num_recordings == before
+    decode(target, Vanilla(), PROMPTS[:2], max_new_tokens=8)  # two rows: another bucket
+    assert CacheGraphs.num_recordings == before + 1
+
+
+@torch.no_grad()
+def test_two_caches_alive_do_not_share_memory():
+    target = graphed()
+    caches = [target.new_cache(1) for _ in range(2)]
+    roots = torch.tensor([9])
+    for cache, prompt in zip(caches, PROMPTS, strict=False):
+        target.prefill([prompt], cache)
+    first = [target.score(DraftTree.root_only(roots), cache).logits for cache in caches]
+    again = [target.score(DraftTree.root_only(roots), cache).logits for cache in caches]
+    assert caches[0].store.data_ptr() != caches[1].store.data_ptr()
+    torch.testing.assert_close(first, again, atol=0, rtol=0)
+    assert not torch.equal(first[0], first[1])
+
+
+def test_a_text_that_outgrows_its_memory_goes_on():
+    prompt = torch.randint(3, 300, (230,), generator=torch.Generator().manual_seed(0)).tolist()
+    plain, ours = Target(*tiny_random()), graphed()
+    expected = decode(plain, Vanilla(), [prompt], max_new_tokens=120)
+    assert decode(ours, Vanilla(), [prompt], max_new_tokens=120)[0].tokens == expected[0].tokens
+
+
+def test_what_cannot_be_recorded_runs_as_it_is_after_one_warning():
+    target = graphed(recorder=refuse)
+    with pytest.warns(UserWarning, match="no CUDA graph.*not permitted") as warned:
+        rows = decode(target, Vanilla(), [PROMPTS[0]], max_new_tokens=8)
+    expected = decode(Target(*tiny_random()), Vanilla(), [PROMPTS[0]], max_new_tokens=8)
+    assert rows[0].tokens == expected[0].tokens
+    assert len(warned) == 1
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+@pytest.mark.parametrize("name", METHODS)
+def test_cuda_graphs_decode_what_launched_kernels_decode(name):
+    plain, ours = (Target(tiny_random()[0].cuda(), tiny_random()[1]) for _ in range(2))
+    ours.graphs = VerifyGraphs(ours, CudaRecorder())
+    expected = [decode(plain, Vanilla(), [prompt], max_new_tokens=24)[0] for prompt in PROMPTS]
+    before = CacheGraphs.num_recordings
+    rows = decode(ours, METHODS[name](ours), PROMPTS, max_new_tokens=24)
+    assert [row.tokens for row in rows] == [answer.tokens for answer in expected]
+    assert CacheGraphs.num_recordings > before
