@@ -2,8 +2,11 @@
 
     import eagle_lab
     target = eagle_lab.load_target("smollm2_135m")
-    for answer in eagle_lab.generate(target, "runs/train/drafter", ["Why is the sky blue?"]):
+    for answer in eagle_lab.generate(target, None, ["Why is the sky blue?"]):
         print(answer.text, answer.tau)
+
+None is the drafter that comes with the package for this target; "runs/train/drafter" would be one
+of your own.
 
 Knows no configuration; `decode` of `decoding.loop` is the engine underneath.
 """
@@ -22,9 +25,9 @@ from eagle_lab.decoding.eagle_dynamic import EagleDynamic
 from eagle_lab.decoding.generation import Generation
 from eagle_lab.decoding.loop import decode
 from eagle_lab.decoding.proposer import Proposer
-from eagle_lab.decoding.vanilla import Vanilla
 from eagle_lab.drafters.checkpoint import load_drafter
 from eagle_lab.drafters.eagle1 import Eagle1
+from eagle_lab.drafters.shipped import drafter_folder
 from eagle_lab.models.load import load_target
 from eagle_lab.models.target import Target
 from eagle_lab.sampling import Sampling, row_key
@@ -64,18 +67,21 @@ def generate(
 
     Args:
         target: a loaded target, or a name that `load_target` knows.
-        drafter: a drafter attached to the target, or its folder; None decodes without one.
+        drafter: a drafter attached to the target, its folder, or the name of one that comes with
+            the package; None takes the package's own for this target.
         prompts: a user message, a chat (a list of {"role", "content"}), or a list of such.
         max_new_tokens: most tokens of an answer.
         temperature: 0 is greedy.
         top_p: see `Sampling`.
         top_k: see `Sampling`.
         seed: of the sampled text; the same seed gives the same text.
-        proposer: any method instead of the dynamic tree (depth 6, width 10, 59 nodes).
+        proposer: any method instead of the dynamic tree (depth 6, width 10, 59 nodes), such as
+            `Vanilla()`; then no drafter is looked for.
         on_text: called with (prompt index, new text) as it arrives.
 
     Raises:
-        UserError: an unknown target, a drafter that does not fit, a prompt beyond the context.
+        UserError: an unknown target, a drafter that does not fit, none for this target in the
+            package, a prompt beyond the context.
     """
     target = load_target(target) if isinstance(target, str) else target
     chats = _chats(prompts)
@@ -143,11 +149,10 @@ def stream(
 
 
 def default_proposer(target: Target, drafter: Eagle1 | str | Path | None) -> Proposer:
-    """The dynamic tree of the EAGLE-2 paper with this drafter, or standard decoding without."""
-    if drafter is None:
-        return Vanilla()
-    network = drafter if isinstance(drafter, Eagle1) else load_drafter(drafter, target)[0]
-    return EagleDynamic(target, network, depth=6, width=10, num_nodes=59)
+    """The dynamic tree of the EAGLE-2 paper with this drafter, see `generate`."""
+    if not isinstance(drafter, Eagle1):
+        drafter, _ = load_drafter(drafter_folder(drafter, target), target)
+    return EagleDynamic(target, drafter, depth=6, width=10, num_nodes=59)
 
 
 class _Stopped(Exception):

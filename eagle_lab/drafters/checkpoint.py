@@ -9,6 +9,7 @@ another fingerprint load with a warning.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import shutil
 import warnings
@@ -129,6 +130,12 @@ def read_config(path: str | Path) -> dict[str, Any]:
         "target": trained_for,
         "training": raw.get("training", {}),
     }
+
+
+def weights_digest(folder: str | Path) -> str:
+    """What tells the weights in a drafter folder from others: hash of the file, 16 digits."""
+    with (Path(folder) / WEIGHTS_FILE).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
 
 
 def _describe(drafter: Eagle1, target: Any, training_summary: dict[str, Any]) -> dict[str, Any]:

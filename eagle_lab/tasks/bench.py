@@ -21,7 +21,7 @@ from eagle_lab.evaluation.results import BenchResults, evaluate
 from eagle_lab.evaluation.runner import Bench
 from eagle_lab.sampling import Sampling
 from eagle_lab.tasks.bench_table import bench_table
-from eagle_lab.tasks.methods import MethodBuilder, entries_from
+from eagle_lab.tasks.methods import MethodBuilder, drafter_digests, entries_from
 from eagle_lab.tasks.run_folder import RunFolder
 from eagle_lab.tasks.target import target_from
 
@@ -69,7 +69,11 @@ def finish(folder: RunFolder, bench: Bench, console: Console, title: str = "") -
     results = measure(folder, bench)
     console.print(bench_table(results.summary, title))
     show_equality(results, console)
-    folder.finish(target=bench.target.name, target_fingerprint=bench.target.fingerprint)
+    folder.finish(
+        target=bench.target.name,
+        target_fingerprint=bench.target.fingerprint,
+        drafters=drafter_digests(bench.methods, bench.target),
+    )
     console.print(f"results: {folder.path}", soft_wrap=True)
 
 

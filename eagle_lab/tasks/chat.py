@@ -10,10 +10,11 @@ from rich.console import Console
 
 from eagle_lab.api import generate
 from eagle_lab.decoding.proposer import Proposer
+from eagle_lab.drafters.shipped import shipped_for
 from eagle_lab.errors import UserError
 from eagle_lab.evaluation.method import VANILLA
 from eagle_lab.models.target import Target
-from eagle_lab.tasks.methods import MethodBuilder, entries_from, shipped_drafter
+from eagle_lab.tasks.methods import MethodBuilder, entries_from
 from eagle_lab.tasks.target import target_from
 
 _BURST_STYLES = ("bold", "none")  # alternate, so that one cycle's tokens can be told from the next
@@ -42,7 +43,7 @@ def _proposer(config: DictConfig, target: Target) -> tuple[str, Proposer]:
     entries = entries_from(config)
     if len(entries) > 1:
         raise UserError(f"chat takes one method, not {len(entries)}: method=[{', '.join(entries)}]")
-    has_drafter = config.drafter.path or shipped_drafter(target)
+    has_drafter = config.drafter.path or shipped_for(target.fingerprint)
     if not entries or (list(entries) == ["eagle_dynamic"] and not has_drafter):
         entries = {VANILLA: {"_target_": "eagle_lab.decoding.vanilla.Vanilla"}}
     name, settings = next(iter(entries.items()))

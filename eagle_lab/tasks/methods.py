@@ -7,7 +7,7 @@ arguments of its constructor. The target, and the drafter where the class takes 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,12 @@ from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf
 
 from eagle_lab.catalog import options
-from eagle_lab.drafters.checkpoint import load_drafter, read_config
+from eagle_lab.drafters.checkpoint import load_drafter, weights_digest
+from eagle_lab.drafters.shipped import drafter_folder, shown_name
 from eagle_lab.errors import Infeasible, Missing, UserError, choose
 from eagle_lab.evaluation.method import VANILLA, Decoder, Method
 from eagle_lab.models.target import Target
 
-SHIPPED_DRAFTERS = Path(__file__).resolve().parent.parent / "assets" / "drafters"
 _VANILLA_SETTINGS = {"_target_": "eagle_lab.decoding.vanilla.Vanilla"}
 # Plain types of settings: what a value may be, and how that is said
 _PLAIN: dict[Any, tuple[Any, str]] = {
@@ -46,8 +46,7 @@ class MethodBuilder:
 
     Args:
         target: the model.
-        drafter_path: folder of the drafter for methods that name none of their own; None takes
-            the one that comes with the package for this target.
+        drafter_path: the drafter for methods that name none of their own, see `drafter_folder`.
     """
 
     def __init__(self, target: Target, drafter_path: str | Path | None = None):
@@ -100,7 +99,7 @@ class MethodBuilder:
             arguments["drafter"], matches = self.load(path)
         facts: dict[str, Any] = {
             "name": name,
-            "drafter": settings.get("draft_model") if path is None else _shown(path),
+            "drafter": settings.get("draft_model") if path is None else shown_name(path),
             "drafter_matches_target": matches,
         }
         try:
@@ -111,20 +110,22 @@ class MethodBuilder:
         return Method(**facts, **_sizes(built, settings), **{role: built})
 
     def _drafter_folder(self, name: str, own: str | None) -> Path:
-        path = own or self.drafter_path or shipped_drafter(self.target)
-        if path is None:
-            raise Missing(
-                f"method {name} needs a drafter, and none comes with the package for target "
-                f"'{self.target.name}': give drafter.path=FOLDER; "
-                "+experiment=capture and then +experiment=train make one"
-            )
-        return Path(path)
+        try:
+            return drafter_folder(own or self.drafter_path, self.target)
+        except Missing as reason:
+            raise Missing(f"method {name} needs a drafter, but {reason}") from None
 
     def load(self, path: str | Path) -> tuple[Any, bool]:
-        """The drafter in `path`, and whether it was trained for this target; read once."""
+        """The drafter in a folder, and whether it was trained for this target; read once."""
         if str(path) not in self._loaded:
             self._loaded[str(path)] = load_drafter(path, self.target)
         return self._loaded[str(path)]
+
+
+def drafter_digests(methods: Iterable[Method], target: Target) -> dict[str, str]:
+    """Digest of the weights of each drafter that the methods draft with, by its shown name."""
+    names = {m.drafter for m in methods if m.drafter and m.drafter_matches_target is not None}
+    return {name: weights_digest(drafter_folder(name, target)) for name in sorted(names)}
 
 
 def _check_type(key: str, value: Any, wanted: Any) -> None:
@@ -132,19 +133,6 @@ def _check_type(key: str, value: Any, wanted: Any) -> None:
     allowed, words = _PLAIN.get(wanted, (object, ""))
     if not isinstance(value, allowed) or (isinstance(value, bool) and wanted in (int, float)):
         raise UserError(f"{key}={value}; it must be {words}")
-
-
-def shipped_drafter(target: Target) -> Path | None:
-    """The folder of the drafter that comes with the package for exactly this target, or None."""
-    for folder in sorted(path.parent for path in SHIPPED_DRAFTERS.glob("*/config.json")):
-        if read_config(folder)["target"]["fingerprint"] == target.fingerprint:
-            return folder
-    return None
-
-
-def _shown(path: Path) -> str:
-    """How tables name a drafter: by its path as given; one of the package's by its name."""
-    return path.name if path.parent == SHIPPED_DRAFTERS else str(path)
 
 
 def _asked(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,9 +7,10 @@ them, and makes the report. Short on purpose: an interrupted profile is measured
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,9 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from eagle_lab.data.chat import ChatTemplate
-from eagle_lab.errors import UserError
+from eagle_lab.drafters.checkpoint import weights_digest
+from eagle_lab.drafters.shipped import drafter_folder
+from eagle_lab.errors import Missing, UserError
 from eagle_lab.evaluation.cost_model import read_curves
 from eagle_lab.evaluation.method import VANILLA, Method
 from eagle_lab.evaluation.overhead import OVERHEAD_COLUMNS, measure_overhead
@@ -34,7 +37,7 @@ from eagle_lab.evaluation.profiling import Profiler, ProfileSettings
 from eagle_lab.models.target import Target
 from eagle_lab.reports import load_run, make_report
 from eagle_lab.tasks.bench import questions_from
-from eagle_lab.tasks.methods import MethodBuilder, entries_from, shipped_drafter
+from eagle_lab.tasks.methods import MethodBuilder, entries_from
 from eagle_lab.tasks.profile_tables import show_profile
 from eagle_lab.tasks.run_folder import RunFolder
 from eagle_lab.tasks.target import target_from
@@ -46,19 +49,23 @@ def run(config: DictConfig) -> None:
     """Profile `config.target` and its drafter."""
     console = Console()
     settings = settings_from(config)
-    bench, trained_for = bench_facts(config.profile.run) if config.profile.run else (None, None)
+    bench, record = bench_facts(config.profile.run) if config.profile.run else (None, {})
     if bench is not None:
         bench.check(settings.batch_sizes, settings.num_tokens)
     target = target_from(config)
-    if trained_for not in (None, target.fingerprint):
+    if record.get("target_fingerprint") not in (None, target.fingerprint):
         raise UserError(f"profile.run={config.profile.run} is a bench of another target")
-    path = config.drafter.path or shipped_drafter(target)
+    try:
+        path = drafter_folder(config.drafter.path, target)
+    except Missing as reason:
+        if bench is not None:
+            raise UserError(f"profile.run needs the drafter of that bench: {reason}") from None
+        path = None
+        console.print(f"profiling the target alone: {reason}", markup=False)
     builder = MethodBuilder(target, path)
     drafter = None if path is None else builder.load(path)[0]
-    if drafter is None:
-        if bench is not None:
-            raise UserError("profile.run needs the drafter of that bench: drafter.path=FOLDER")
-        console.print("no drafter (drafter.path=FOLDER names one): profiling the target alone")
+    if bench is not None and path is not None:
+        bench = of_drafter(bench, record.get("drafters") or {}, path)
     leave_out = partial(console.print, markup=False)
     built = builder.build_all(entries_from(config), leave_out)
     methods = [method for method in built if method.proposer is not None]
@@ -140,8 +147,8 @@ def overhead_of(
     ]
 
 
-def bench_facts(path: str) -> tuple[BenchFacts, str | None]:
-    """What the finished bench in `path` measured, and the fingerprint of its target.
+def bench_facts(path: str) -> tuple[BenchFacts, dict[str, Any]]:
+    """What the finished bench in `path` measured, and its provenance.
 
     Raises:
         UserError: no bench, or one that is unfinished.
@@ -155,4 +162,24 @@ def bench_facts(path: str) -> tuple[BenchFacts, str | None]:
     facts = BenchFacts(
         methods, bench.totals["acceptance"], methods[0]["batch_size"], float(np.mean(lengths))
     )
-    return facts, bench.provenance.get("target_fingerprint")
+    return facts, bench.provenance
+
+
+def of_drafter(bench: BenchFacts, digests: Mapping[str, str], folder: Path) -> BenchFacts:
+    """The bench without methods that drafted with other weights than those in `folder`.
+
+    Args:
+        digests: of each drafter of the bench, by its name in the rows.
+
+    Raises:
+        UserError: no method of the bench drafted with these weights.
+    """
+    own = weights_digest(folder)
+    others = [name for name, digest in digests.items() if digest != own]
+    kept = replace(bench, methods=[r for r in bench.methods if r["drafter"] not in others])
+    if not kept.drafting:
+        raise UserError(
+            f"profile.run is a bench of another drafter ({', '.join(others)}), whose weights are "
+            f"not those in '{folder}'"
+        )
+    return kept

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
+from eagle_lab.drafters.checkpoint import read_config
+from eagle_lab.drafters.shipped import shipped_for
 from eagle_lab.reports import make_report
 from eagle_lab.tasks import bench, capture, sweep, train
 
@@ -46,6 +49,27 @@ def step_config(config: DictConfig, name: str) -> DictConfig:
     step.output_dir = str(root / name)
     step.data.store = str(root / "capture") if name == "train" else None
     step.drafter.path = str(root / "train" / "drafter") if name in ("bench", "sweep") else None
+    if name == "bench":
+        step.method = with_shipped(step.method, root / "train" / "drafter")
     if name == "sweep":
         step.method = {step.grid.method: step.method[step.grid.method]}
     return step
+
+
+def with_shipped(methods: DictConfig, fresh: Path) -> dict[str, Any]:
+    """`methods`, and each EAGLE method once more with the package's drafter, if there is one.
+
+    Args:
+        fresh: folder of the drafter just trained, which names the target.
+    """
+    entries = OmegaConf.to_container(methods)  # references to tree sizes stay references
+    assert isinstance(entries, dict)
+    both = {str(name): settings for name, settings in entries.items()}
+    shipped = shipped_for(read_config(fresh)["target"]["fingerprint"])
+    if shipped is not None:
+        both |= {
+            f"{name}_shipped": {**settings, "drafter": shipped.name}
+            for name, settings in both.items()
+            if name.startswith("eagle_")
+        }
+    return both

@@ -13,7 +13,8 @@ import torch
 from eagle_lab import run
 from eagle_lab.catalog import options
 from eagle_lab.config import compose
-from eagle_lab.drafters.checkpoint import save_drafter
+from eagle_lab.drafters import shipped
+from eagle_lab.drafters.checkpoint import save_drafter, weights_digest
 from eagle_lab.drafters.eagle1 import Eagle1, Eagle1Config
 from eagle_lab.errors import UserError
 from eagle_lab.evaluation import runner
@@ -21,7 +22,7 @@ from eagle_lab.models.load import load_target
 from eagle_lab.models.tiny import tiny_random
 from eagle_lab.reports import make_report
 from eagle_lab.reports.collect import collect_jobs, unfinished_jobs
-from eagle_lab.tasks import bench, methods, sweep
+from eagle_lab.tasks import bench, sweep
 from eagle_lab.tasks.bench_table import bench_table
 
 SMALL = (
@@ -49,7 +50,7 @@ def drafter(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def no_shipped_drafter(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """An empty place where the package's own drafters would lie."""
     folder = tmp_path / "shipped"
-    monkeypatch.setattr(methods, "SHIPPED_DRAFTERS", folder)
+    monkeypatch.setattr(shipped, "SHIPPED_DRAFTERS", folder)
     return folder
 
 
@@ -224,11 +225,10 @@ def test_the_drafter_of_the_package_is_found_by_its_target(
 ) -> None:
     no_shipped_drafter.mkdir()
     (no_shipped_drafter / "tiny").symlink_to(drafter, target_is_directory=True)
-    target = load_target("tiny_random", device="cpu")
-    assert methods.shipped_drafter(target) == no_shipped_drafter / "tiny"
-    assert methods.shipped_drafter(load_target("tiny_random", architecture="qwen3")) is None
     bench.run(config(tmp_path / "run", "method=[eagle_chain]", "eval.turns=1"))
     assert table(tmp_path / "run" / "summary.csv")[1]["drafter"] == "tiny"
+    provenance = json.loads((tmp_path / "run" / "provenance.json").read_text())
+    assert provenance["drafters"] == {"tiny": weights_digest(drafter)}
 
 
 def test_a_drafter_for_another_target_is_marked(tmp_path: Path, drafter: Path) -> None:

@@ -10,12 +10,13 @@ import pytest
 import torch
 
 from eagle_lab.config import compose
+from eagle_lab.drafters import shipped
 from eagle_lab.drafters.checkpoint import save_drafter
 from eagle_lab.drafters.eagle1 import Eagle1, Eagle1Config
 from eagle_lab.errors import UserError
 from eagle_lab.evaluation.cost_model import CostModel, read_curves
 from eagle_lab.models.load import load_target
-from eagle_lab.tasks import bench, methods, profile, report
+from eagle_lab.tasks import bench, profile, report
 
 SMALL = (
     "target=tiny_random", "device=cpu", "tree.depth=2", "tree.width=2", "tree.num_nodes=4",
@@ -28,14 +29,23 @@ SIZES = (
 HEADER = "model_pass,batch_size,context,num_tokens,median_ms,low_ms,high_ms,plain_median_ms"
 
 
-@pytest.fixture(scope="module")
-def drafter(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def untrained_drafter(folder: Path, seed: int) -> Path:
     """An untrained drafter for the tiny target."""
     target = load_target("tiny_random", device="cpu")
-    torch.manual_seed(0)
-    folder = tmp_path_factory.mktemp("drafters") / "untrained"
+    torch.manual_seed(seed)
     network = Eagle1(Eagle1Config.from_target(target))
     return save_drafter(network, folder, target=target, training_summary={})
+
+
+@pytest.fixture(scope="module")
+def drafter(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return untrained_drafter(tmp_path_factory.mktemp("drafters") / "untrained", seed=0)
+
+
+@pytest.fixture(scope="module")
+def other_drafter(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same network with other weights."""
+    return untrained_drafter(tmp_path_factory.mktemp("drafters") / "other", seed=1)
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +75,7 @@ def finished(
 @pytest.fixture
 def no_shipped_drafter(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No drafter comes with the package."""
-    monkeypatch.setattr(methods, "SHIPPED_DRAFTERS", tmp_path / "none")
+    monkeypatch.setattr(shipped, "SHIPPED_DRAFTERS", tmp_path / "none")
 
 
 def table(path: Path) -> list[dict[str, str]]:
@@ -165,14 +175,20 @@ def test_without_a_drafter_the_target_alone_is_profiled(
         ("profile.run={bench} profile.num_tokens=[1,4]", "5 tokens"),
         ("profile.run={bench} target.tied_head=true", "another target"),
         ("profile.run={bench}", "drafter.path"),
+        ("profile.run={bench} drafter.path={other}", "another drafter"),
         ("profile.run={profile}", "no finished bench"),
     ],
 )
 @pytest.mark.usefixtures("no_shipped_drafter")
 def test_a_mistake_is_named_and_leaves_no_folder(
-    tmp_path: Path, bench_run: Path, finished: tuple[Path, list[str]], override: str, words: str
+    tmp_path: Path,
+    bench_run: Path,
+    finished: tuple[Path, list[str]],
+    other_drafter: Path,
+    override: str,
+    words: str,
 ) -> None:
-    given = override.format(bench=bench_run, profile=finished[0]).split()
+    given = override.format(bench=bench_run, profile=finished[0], other=other_drafter).split()
     asked = ["+experiment=profile", *SMALL, *SIZES, *given, f"output_dir={tmp_path / 'run'}"]
     with pytest.raises(UserError, match=words):
         profile.run(compose(asked))

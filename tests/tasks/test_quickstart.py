@@ -4,8 +4,13 @@ import json
 
 import pandas as pd
 import pytest
+import torch
 
 from eagle_lab.config import compose
+from eagle_lab.drafters import shipped
+from eagle_lab.drafters.checkpoint import save_drafter
+from eagle_lab.drafters.eagle1 import Eagle1, Eagle1Config
+from eagle_lab.models.load import load_target
 from eagle_lab.tasks import quickstart
 
 SMALL = [
@@ -29,7 +34,20 @@ SMALL = [
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory):
+def package_with_a_drafter(tmp_path_factory):
+    """As if a drafter for the tiny target came with the package."""
+    folder = tmp_path_factory.mktemp("shipped")
+    target = load_target("tiny_random", device="cpu")
+    torch.manual_seed(0)
+    network = Eagle1(Eagle1Config.from_target(target))
+    save_drafter(network, folder / "tiny_eagle1", target=target, training_summary={})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shipped, "SHIPPED_DRAFTERS", folder)
+        yield
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory, package_with_a_drafter):
     folder = tmp_path_factory.mktemp("quickstart")
     quickstart.run(compose([*SMALL, f"output_dir={folder / 'run'}"]))
     return folder / "run"
@@ -39,7 +57,12 @@ def test_every_step_leaves_its_results(root):
     assert (root / "capture" / "index.json").is_file()
     assert (root / "train" / "drafter" / "model.safetensors").is_file()
     bench = pd.read_csv(root / "bench" / "summary.csv")
-    assert set(bench.method) == {"vanilla", "prompt_lookup", "eagle_chain", "eagle_dynamic"}
+    fresh = {"eagle_chain", "eagle_dynamic"}
+    own = {"eagle_chain_shipped", "eagle_dynamic_shipped"}
+    assert set(bench.method) == {"vanilla", "prompt_lookup"} | fresh | own
+    drafters = bench.set_index("method").drafter
+    assert set(drafters[list(fresh)]) == {str(root / "train" / "drafter")}
+    assert set(drafters[list(own)]) == {"tiny_eagle1"}
     assert (bench.greedy_match_rate.dropna() == 1.0).all()
     assert bench.drafter_matches_target.dropna().all()
     sweep = pd.read_csv(root / "sweep" / "sweep.csv")

@@ -1,0 +1,88 @@
+"""One rule finds a drafter, and what lies in the package is fit to ship.
+
+The checks of the package's own drafters have nothing to check where none is there.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+
+import eagle_lab
+from eagle_lab.drafters import shipped
+from eagle_lab.drafters.checkpoint import load_drafter, save_drafter
+from eagle_lab.drafters.eagle1 import Eagle1, Eagle1Config
+from eagle_lab.drafters.shipped import drafter_folder, shipped_drafters, shown_name
+from eagle_lab.errors import Missing, UserError
+from tests.drafters.fakes import FakeTarget
+
+LARGEST = 12_000_000  # bytes of a folder
+FIT = list(shipped_drafters().values())
+# (question, least tokens per target pass of the 59-node tree over its first 64 tokens)
+QUESTION, LEAST_TAU = "Give three tips for staying healthy.", 2.0
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A package with one drafter, `fake_eagle1`, for the fake target."""
+    monkeypatch.setattr(shipped, "SHIPPED_DRAFTERS", tmp_path / "drafters")
+    target = FakeTarget()
+    drafter = Eagle1(Eagle1Config.from_target(target))
+    folder = tmp_path / "drafters" / "fake_eagle1"
+    return save_drafter(drafter, folder, target=target, training_summary={})
+
+
+def test_none_is_the_packages_own_for_exactly_this_target(own: Path) -> None:
+    assert drafter_folder(None, FakeTarget()) == own  # type: ignore[arg-type]
+    with pytest.raises(Missing, match=r"no drafter comes .* target 'fake'.*drafter\.path="):
+        drafter_folder(None, FakeTarget(fingerprint="fake-1"))  # type: ignore[arg-type]
+
+
+def test_a_name_is_the_packages_and_anything_else_a_folder(
+    own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = FakeTarget()
+    assert drafter_folder("fake_eagle1", target) == own  # type: ignore[arg-type]
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(own, "fake_eagle1")
+    assert drafter_folder("fake_eagle1", target) == own  # type: ignore[arg-type]
+    there = drafter_folder("./fake_eagle1", target)  # type: ignore[arg-type]
+    assert there.resolve() == tmp_path / "fake_eagle1"
+    with pytest.raises(UserError, match=r"no drafter folder at 'fake_eagle'.*: fake_eagle1"):
+        drafter_folder("fake_eagle", target)  # type: ignore[arg-type]
+
+
+def test_tables_name_the_packages_own_without_its_path(own: Path) -> None:
+    assert shown_name(own) == "fake_eagle1"
+    assert shown_name(Path("runs/train/drafter")) == "runs/train/drafter"
+
+
+@pytest.mark.parametrize("folder", FIT, ids=lambda folder: folder.name)
+def test_a_shipped_drafter_is_small_half_precision_and_has_its_card(folder: Path) -> None:
+    names = sorted(path.name for path in folder.iterdir())
+    assert names == ["README.md", "config.json", "model.safetensors"]
+    assert sum(path.stat().st_size for path in folder.iterdir()) <= LARGEST
+    with safe_open(folder / "model.safetensors", framework="pt") as file:
+        dtypes = {key: file.get_tensor(key).dtype for key in file.keys()}  # noqa: SIM118
+    assert set(dtypes.values()) <= {torch.float16, torch.int64}
+    assert dtypes["fc.weight"] == torch.float16
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    described = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    assert card.startswith("---\nlicense: apache-2.0\n")
+    assert described["target"]["fingerprint"] in card
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("folder", FIT, ids=lambda folder: folder.name)
+def test_a_shipped_drafter_drafts_well_for_the_embedded_target(folder: Path) -> None:
+    target = eagle_lab.load_target("smollm2_135m", device="cpu")
+    assert drafter_folder(None, target) == folder
+    _, matches = load_drafter(folder, target)
+    assert matches
+    answer = eagle_lab.generate(target, None, QUESTION, max_new_tokens=64)[0]
+    assert answer.tau >= LEAST_TAU
