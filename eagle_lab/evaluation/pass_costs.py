@@ -76,8 +76,8 @@ class Profile:
         }
 
     def _median(self, plain: Setting, setting: Setting) -> float | None:
-        """Hugging Face's median for a target's pass; a drafter has no such counterpart."""
-        if setting.model_pass != "target":
+        """Hugging Face's median for a target's pass, if it was timed; a drafter has none."""
+        if setting.model_pass != "target" or plain not in self.milliseconds:
             return None
         return float(np.median(self.milliseconds[plain]))
 

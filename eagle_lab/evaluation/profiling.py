@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import torch
 from rich.console import Console
 from rich.progress import track
+from torch import Tensor
 
 from eagle_lab.decoding.loop import Clock
 from eagle_lab.drafters.eagle1 import Eagle1
@@ -128,13 +129,20 @@ class Profiler:
             tokens = torch.randint(self.target.vocab_size, shape, generator=generator)
             tokens = tokens.to(self.target.device)
             for context in dict.fromkeys(self.settings.contexts):
-                ours = TargetPasses(self.target, tokens, context)
-                prepared["target", batch_size, context] = ours
-                prepared["plain", batch_size, context] = PlainPasses(self.target, tokens, context)
-                if self.drafter is not None:
-                    drafting = DraftPasses(self.target, self.drafter, tokens, ours.features)
-                    prepared["draft", batch_size, context] = drafting
+                for name, passes in self._prepared(tokens, context).items():
+                    prepared[name, batch_size, context] = passes
         return prepared
+
+    def _prepared(self, tokens: Tensor, context: int) -> dict[str, Passes]:
+        """Passes of each model behind the first `context` of `tokens` [B, T]."""
+        ours = TargetPasses(self.target, tokens, context)
+        passes: dict[str, Passes] = {
+            "target": ours,
+            "plain": PlainPasses(self.target, tokens, context),
+        }
+        if self.drafter is not None:
+            passes["draft"] = DraftPasses(self.target, self.drafter, tokens, ours.features)
+        return passes
 
     def _schedule(self, timed: Sequence[Setting | str]) -> Iterator[tuple[int, Setting | str]]:
         """Everything once per round, shuffled; round 0 warms up. Draws a line of progress."""
