@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from eagle_lab.evaluation import arithmetic
+from eagle_lab.evaluation.formula import formula_rows
 from eagle_lab.evaluation.matching import TIE_GAP, match_rows, measure_noise, teacher_of
 from eagle_lab.evaluation.method import VANILLA, Method, key_of
 from eagle_lab.evaluation.metrics import Conditions, summarise, summarise_categories
@@ -31,6 +32,7 @@ class BenchResults:
             (`matching.DIVERGENCE_COLUMNS`).
         noise: how much the target's logits depend on the size of a pass; None when sampling.
         acceptance: per method and setting, acceptance by depth and accepted lengths.
+        formula: chains of a fixed length beside what Leviathan's formula predicts for them.
     """
 
     summary: list[Row]
@@ -38,6 +40,7 @@ class BenchResults:
     divergences: list[Row]
     noise: dict[str, float | int] | None
     acceptance: list[Row]
+    formula: list[Row]
 
     def as_json(self) -> dict[str, Any]:
         """The contents of summary.json."""
@@ -49,6 +52,7 @@ class BenchResults:
             "tie_gap": TIE_GAP,
             "logit_noise": self.noise,
             "acceptance": self.acceptance,
+            "formula": self.formula,
         }
 
 
@@ -72,17 +76,18 @@ def evaluate(
                 report = match_rows(by_method[method.key], vanilla, teacher)
                 rates[method.key] = report.rate
                 divergences += report.divergences
+    summary = [
+        summarise(
+            method,
+            by_method[method.key],
+            vanilla,
+            conditions,
+            greedy_match_rate=rates.get(method.key),
+        )
+        for method in methods
+    ]
     return BenchResults(
-        summary=[
-            summarise(
-                method,
-                by_method[method.key],
-                vanilla,
-                conditions,
-                greedy_match_rate=rates.get(method.key),
-            )
-            for method in methods
-        ],
+        summary=summary,
         by_category=[
             row
             for method in methods
@@ -96,6 +101,7 @@ def evaluate(
             for method in methods
             if method.infeasible is None
         ],
+        formula=formula_rows(summary, rows, settings.seed),
     )
 
 

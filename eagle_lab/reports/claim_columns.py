@@ -1,7 +1,8 @@
 """What may stand in the tables of a claim: settings, quantities, counts; and reading them.
 
     expected.csv   source, settings, quantities
-    measured.csv   run, settings, quantities with `_low` and `_high` (95 % intervals), counts
+    measured.csv   run, settings, quantities with `_low` and `_high` (95 % intervals), counts,
+                   and `predicted_` numbers, which a formula made of the same run
 
 One line holds for one setting; an empty setting means any, an empty quantity says nothing.
 """
@@ -18,16 +19,18 @@ from eagle_lab.errors import UserError, choose
 
 NUMBER = "%.8g"
 """How numbers are written."""
-TEXT = ("target", "benchmark", "method")
+TEXT = ("target", "benchmark", "method", "category")
 SETTINGS = {
     "target": "target",
     "benchmark": "benchmark",
     "temperature": "T",
     "method": "method",
+    "category": "category",
     "batch_size": "batch",
     "depth": "depth",
     "width": "width",
     "num_nodes": "nodes",
+    "num_draft_tokens": "draft tokens",
     "num_training_tokens": "training tokens",
     "training_minutes": "training minutes",
     "draft_position": "draft token",
@@ -50,6 +53,7 @@ QUANTITIES = {
     "tau": Quantity("τ"),
     "tau_micro": Quantity("τ pooled over cycles"),
     "speedup": Quantity("speedup", unit="×"),
+    "decode_speedup": Quantity("speedup without prefill", unit="×"),
     "acceptance": Quantity("acceptance", 3),
     "greedy_match_rate": Quantity("greedy match rate", 3),
     "val_tau": Quantity("expected τ of a chain on held-out answers"),
@@ -65,6 +69,8 @@ QUANTITIES = {
     "itl_p99_ms": Quantity("inter-token latency p99, ms", 1),
     "peak_memory_mb": Quantity("peak memory, MB", 0),
 }
+PREDICTED = {name: f"predicted_{name}" for name in ("tau_micro", "decode_speedup")}
+"""Quantities that a formula predicts from a run, and the columns of what it predicts."""
 COUNTS = ("num_questions", "num_turns", "num_tokens", "num_cycles", "num_trials")
 
 EXPECTED_COLUMNS = ("source", *SETTINGS, *QUANTITIES)
@@ -72,6 +78,7 @@ MEASURED_COLUMNS = (
     "run",
     *SETTINGS,
     *(f"{name}{suffix}" for name in QUANTITIES for suffix in ("", "_low", "_high")),
+    *PREDICTED.values(),
     *COUNTS,
 )
 

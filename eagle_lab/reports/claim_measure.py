@@ -2,7 +2,8 @@
 
 A run's line belongs to a claim if expected.csv has a line with its settings, the target aside.
 What is read off the run follows from the columns of expected.csv: with `draft_position` acceptance
-by depth, with `confidence_from` calibration, otherwise the summary of a bench or sweep, or the
+by depth, with `confidence_from` calibration, with `num_draft_tokens` chains beside Leviathan's
+formula, with `category` the summary by category, otherwise the summary of a bench or sweep, or the
 validations of a training. The run's folder name is its name in both files; measuring again replaces
 its lines, other runs' lines stay.
 """
@@ -31,6 +32,8 @@ from eagle_lab.reports.training import tau_column
 
 HELD_OUT = "held_out"
 """Benchmark of a training's validations: answers kept out of training."""
+ALL = "all"
+"""Category of what was measured over the questions of every category."""
 
 
 def add_run(claim: Claim, path: str | Path, settings: Mapping[str, Any] | None = None) -> int:
@@ -104,6 +107,10 @@ def _rows(claim: Claim, results: Run | Sweep) -> pd.DataFrame:
             return _acceptance_rows(results)
         if claim.expected["confidence_from"].notna().any():
             return _confidence_rows(results)
+        if claim.expected["num_draft_tokens"].notna().any():
+            return _formula_rows(results)
+        if claim.expected["category"].notna().any():
+            return _category_rows(results)
         if results.summary.empty:
             return _training_rows(results)
     table = results.summary if isinstance(results, Run) else results.table
@@ -114,6 +121,26 @@ def _summary_rows(table: pd.DataFrame) -> pd.DataFrame:
     """One line per feasible row of a summary; τ is the mean over turns."""
     names = {"tau_macro": "tau", "tau_macro_low": "tau_low", "tau_macro_high": "tau_high"}
     return table[~table["infeasible"]].rename(columns=names).reset_index(drop=True)
+
+
+def _formula_rows(run: Run) -> pd.DataFrame:
+    """One line per chain of a fixed length, beside what the formula makes of the run."""
+    rows = pd.DataFrame(run.totals.get("formula") or [])
+    if rows.empty:
+        raise UserError(
+            f"{run.path} has no chain of a fixed length, such as the method speculative, for the "
+            "formula"
+        )
+    keys, summary = ["method", "depth", "num_nodes"], _summary_rows(run.summary)
+    added = [name for name in rows if name not in summary]
+    return summary.merge(rows[[*keys, *added]], on=keys)
+
+
+def _category_rows(run: Run) -> pd.DataFrame:
+    """One line per method and category of the questions, and one over all of them."""
+    conditions = {name: run.summary[name].iloc[0] for name in ("temperature", "batch_size")}
+    parts = run.by_category.assign(**conditions)
+    return _summary_rows(pd.concat([parts, run.summary.assign(category=ALL)], ignore_index=True))
 
 
 def _acceptance_rows(run: Run) -> pd.DataFrame:

@@ -1,8 +1,9 @@
 """Expected beside measured: the lines of a claim, their tables, and the status that follows.
 
 Every measured line stands with the first expected line whose settings, the target aside, it
-holds. Only expectations for the target that tolerance.yaml names are held against it; a paper's
-number for another target stands beside it, told apart by its target and source.
+holds. Where that expects no number and a formula made one of the run itself, this is expected.
+Only expectations for the target that tolerance.yaml names are held against it; a paper's number for
+another target stands beside it, told apart by its target and source.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from eagle_lab.reports.claim import Claim
-from eagle_lab.reports.claim_columns import QUANTITIES, SETTINGS, TEXT
+from eagle_lab.reports.claim_columns import PREDICTED, QUANTITIES, SETTINGS, TEXT
 from eagle_lab.reports.tables import Table, decimals, make_table, text, with_interval
 
 NOTHING = "–"
@@ -99,6 +100,9 @@ def _line(
         line |= {
             f"measured_{end}": found.get(f"{quantity}_{end}", np.nan) for end in ("low", "high")
         }
+        predicted = found.get(PREDICTED.get(quantity, ""), np.nan)
+        if "expected" not in line and pd.notna(predicted):
+            line |= {"expected": predicted, "source": "the formula, of this run"}
     tolerance = claim.tolerance_of(quantity, line.get("target"))
     if tolerance is not None and "expected" in line and "measured" in line:
         line["within_tolerance"] = tolerance.holds(line["expected"], line["measured"])

@@ -178,6 +178,53 @@ def test_calibration_of_a_run(tmp_path: Path):
     assert measured["num_nodes"].tolist() == [32, 32]
 
 
+def test_chains_stand_beside_what_the_formula_makes_of_the_run(tmp_path: Path):
+    run = write_bench(tmp_path / "run", [BENCH[0], BENCH[3], BENCH[5]])
+    head = "source,target,method,num_draft_tokens,tau_micro,decode_speedup,speedup\n"
+    lines = f"a paper,vicuna-7b,eagle_chain,5,,,3\nformula,{OURS},eagle_chain,5,,,\n"
+    tolerance = f"target: {OURS}\ntau_micro: {{relative: 0.1}}\ndecode_speedup: {{relative: 0.1}}\n"
+    root = write_unmeasured(tmp_path / "claims", expected=head + lines, tolerance=tolerance)
+    with pytest.raises(UserError, match="no chain of a fixed length, such as the method specula"):
+        add_run(load_claim(root, "trees"), run)
+    (truth,) = load_run(run).summary.query("method == 'eagle_chain'").to_dict("records")
+    tau = truth["tau_micro"]
+    entry = {
+        "method": "eagle_chain", "depth": 5, "width": None, "num_nodes": 5, "num_draft_tokens": 5,
+        "alpha": 0.5, "acceptance": 0.5, "acceptance_low": 0.4, "acceptance_high": 0.6,
+        "tau_micro": tau, "tau_micro_low": tau - 0.1, "tau_micro_high": tau + 0.1,
+        "predicted_tau_micro": 1.05 * tau, "decode_speedup": 0.8, "decode_speedup_low": 0.7,
+        "decode_speedup_high": 0.9, "predicted_decode_speedup": 0.9,
+    }  # fmt: skip
+    (run / "summary.json").write_text(json.dumps({"formula": [entry]}), "utf-8")
+    assert add_run(load_claim(root, "trees"), run) == 1
+    found = compare(load_claim(root, "trees")).set_index("quantity")
+    assert found.loc["tau_micro", "expected"] == pytest.approx(1.05 * tau, rel=1e-6)
+    assert found.loc["tau_micro", ["measured", "measured_low"]].tolist() == pytest.approx(
+        [tau, tau - 0.1], rel=1e-6
+    )
+    assert found.loc[["tau_micro", "decode_speedup"], "within_tolerance"].tolist() == [True, False]
+    assert found.loc["tau_micro", "source"] == "the formula, of this run"
+    assert found.loc["speedup", "measured"].tolist()[-1] == pytest.approx(
+        truth["speedup"], rel=1e-6
+    )
+    assert found.loc["speedup", "expected"].tolist()[0] == 3  # the paper's stands first
+
+
+def test_a_claim_by_category_has_each_category_and_all_of_them(tmp_path: Path, bench_run: Path):
+    lines = "a paper,prompt_lookup,all,1.6\nx,prompt_lookup,coding,\nx,eagle_dynamic,,\n"
+    claim = about(tmp_path, "source,method,category,tau\n" + lines)
+    assert add_run(claim, bench_run) == 2 + 9
+    measured = again(claim).measured
+    lookup = measured[measured["method"] == "prompt_lookup"].set_index("category")
+    assert set(lookup.index) == {"all", "coding"}
+    run = load_run(bench_run)
+    for category, table in (("coding", run.by_category), ("all", run.summary)):
+        rows = table[table["method"] == "prompt_lookup"]
+        rows = rows[rows["category"] == category] if category != "all" else rows
+        assert lookup.loc[category, "tau"] == pytest.approx(rows["tau_macro"].iloc[0], rel=1e-6)
+    assert measured["batch_size"].eq(1).all() and measured["temperature"].eq(0).all()
+
+
 def test_settings_that_a_run_does_not_know(tmp_path: Path, bench_run: Path):
     expected = "source,method,num_training_tokens,tau\nx,eagle_dynamic,100000,\n"
     claim = about(tmp_path, expected)
