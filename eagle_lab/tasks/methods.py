@@ -7,7 +7,8 @@ arguments of its constructor. The target, and the drafter where the class takes 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf
 
 from eagle_lab.catalog import options
+from eagle_lab.decoding.draft_model import open_draft_model
 from eagle_lab.drafters.checkpoint import load_drafter, weights_digest
 from eagle_lab.drafters.shipped import drafter_folder, shown_name
 from eagle_lab.errors import Infeasible, Missing, UserError, choose
@@ -42,7 +44,7 @@ def entries_from(config: DictConfig) -> dict[str, dict[str, Any]]:
 
 
 class MethodBuilder:
-    """Builds methods for one target; a drafter that several methods use is loaded once.
+    """Builds methods for one target; what several methods draft with is loaded once.
 
     Args:
         target: the model.
@@ -53,6 +55,7 @@ class MethodBuilder:
         self.target = target
         self.drafter_path = drafter_path
         self._loaded: dict[str, tuple[Any, bool]] = {}
+        self._draft_models: dict[str, Target] = {}
 
     def build_all(
         self, entries: Entries, leave_out: Callable[[str], None] | None = None
@@ -60,12 +63,13 @@ class MethodBuilder:
         """A method for each entry, vanilla first and always there.
 
         A method that lacks something, such as a draft model, is an error, or, with `leave_out`,
-        not among them: that is called with a line that says why.
+        not among them: that is called with a line that says why. A number that is given as a list,
+        `method.eagle_chain.num_draft_tokens=[2,4]`, gives a method for each of its values.
         """
-        methods = []
+        methods: list[Method] = []
         for name, settings in ({VANILLA: _VANILLA_SETTINGS} | dict(entries)).items():
             try:
-                methods.append(self.build(name, settings))
+                methods += [self.build(name, one) for one in _each_value(settings)]
             except Missing as reason:
                 if leave_out is None:
                     raise
@@ -97,6 +101,8 @@ class MethodBuilder:
         if "drafter" in parameters:
             path = self._drafter_folder(name, settings.get("drafter"))
             arguments["drafter"], matches = self.load(path)
+        if isinstance(arguments.get("draft_model"), str):
+            arguments["draft_model"] = self.draft_model(arguments["draft_model"])
         facts: dict[str, Any] = {
             "name": name,
             "drafter": settings.get("draft_model") if path is None else shown_name(path),
@@ -107,6 +113,7 @@ class MethodBuilder:
         except Infeasible as reason:
             return Method(**facts, **_asked(settings), infeasible=str(reason))
         role = "decoder" if isinstance(built, Decoder) else "proposer"
+        facts["context_length"] = getattr(built, "context_length", None)
         return Method(**facts, **_sizes(built, settings), **{role: built})
 
     def _drafter_folder(self, name: str, own: str | None) -> Path:
@@ -121,11 +128,30 @@ class MethodBuilder:
             self._loaded[str(path)] = load_drafter(path, self.target)
         return self._loaded[str(path)]
 
+    def draft_model(self, path: str) -> Target:
+        """The draft model in `path`, a folder or hub id; read once."""
+        if path not in self._draft_models:
+            self._draft_models[path] = open_draft_model(path, self.target)
+        return self._draft_models[path]
+
 
 def drafter_digests(methods: Iterable[Method], target: Target) -> dict[str, str]:
     """Digest of the weights of each drafter that the methods draft with, by its shown name."""
     names = {m.drafter for m in methods if m.drafter and m.drafter_matches_target is not None}
     return {name: weights_digest(drafter_folder(name, target)) for name in sorted(names)}
+
+
+def _each_value(settings: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """`settings` with one number wherever the method takes one and a list is given."""
+    target = settings.get("_target_")
+    known = inspect.signature(get_class(target), eval_str=True).parameters if target else {}
+    lists = {
+        key: value
+        for key, value in settings.items()
+        if key in known and known[key].annotation in _PLAIN and isinstance(value, list) and value
+    }
+    for values in itertools.product(*lists.values()):
+        yield {**settings, **dict(zip(lists, values, strict=True))}
 
 
 def _check_type(key: str, value: Any, wanted: Any) -> None:
