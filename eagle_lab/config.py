@@ -172,6 +172,7 @@ class ReportConfig:
     run: str | None = None
     claim: str | None = None
     claims: str | None = None
+    card: str | None = None
     settings: dict[str, Any] = field(default_factory=dict)
 
 

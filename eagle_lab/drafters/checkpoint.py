@@ -9,7 +9,6 @@ another fingerprint load with a warning.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import shutil
 import warnings
@@ -21,10 +20,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from eagle_lab.drafters.eagle1 import Eagle1, Eagle1Config
+from eagle_lab.drafters.folder import CONFIG_FILE, WEIGHTS_FILE
 from eagle_lab.errors import UserError, choose
 
 FORMAT_VERSION = 1
-CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
 SWITCHES = ("inner_norm", "draft_vocab_size", "fc_bias")
 KINDS: dict[str, tuple[type[Eagle1Config], type[Eagle1]]] = {"eagle1": (Eagle1Config, Eagle1)}
 
@@ -130,12 +129,6 @@ def read_config(path: str | Path) -> dict[str, Any]:
         "target": trained_for,
         "training": raw.get("training", {}),
     }
-
-
-def weights_digest(folder: str | Path) -> str:
-    """What tells the weights in a drafter folder from others: hash of the file, 16 digits."""
-    with (Path(folder) / WEIGHTS_FILE).open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
 
 
 def _describe(drafter: Eagle1, target: Any, training_summary: dict[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from eagle_lab.drafters.checkpoint import CONFIG_FILE, read_config
+from eagle_lab.drafters.checkpoint import read_config
+from eagle_lab.drafters.folder import CONFIG_FILE
 from eagle_lab.errors import Missing, UserError
 from eagle_lab.models.target import Target
 

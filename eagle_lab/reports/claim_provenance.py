@@ -31,6 +31,8 @@ def without_paths(value: Any) -> Any:
     """`value` with every outside path in its texts shortened; see `shortened`."""
     if isinstance(value, dict):
         return {name: without_paths(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [without_paths(item) for item in value]
     if isinstance(value, str):
         return _PATH.sub(lambda match: shortened(match.group()), value)
     return value

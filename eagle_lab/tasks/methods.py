@@ -17,7 +17,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from eagle_lab.catalog import options
 from eagle_lab.decoding.draft_model import open_draft_model
-from eagle_lab.drafters.checkpoint import load_drafter, weights_digest
+from eagle_lab.drafters.checkpoint import load_drafter
+from eagle_lab.drafters.folder import weights_digest
 from eagle_lab.drafters.shipped import drafter_folder, shown_name
 from eagle_lab.errors import Infeasible, Missing, UserError, choose
 from eagle_lab.evaluation.method import VANILLA, Decoder, Method

@@ -18,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from eagle_lab.data.chat import ChatTemplate
-from eagle_lab.drafters.checkpoint import weights_digest
+from eagle_lab.drafters.folder import weights_digest
 from eagle_lab.drafters.shipped import drafter_folder
 from eagle_lab.errors import Missing, UserError
 from eagle_lab.evaluation.cost_model import read_curves

@@ -5,6 +5,8 @@
                                          as Markdown, CSV and LaTeX into output_dir
     report.claim=all                     the same for all claims, and experiments/README.md anew
     report.claim=NAME report.run=PATH    first, the run's numbers become the claim's measured.csv
+    report.card=FOLDER report.run=PATH   what the bench measured of the drafter in FOLDER enters its
+                                         model card; without a run the card is written anew
 
 Opens results only; loads neither torch nor a model.
 """
@@ -21,6 +23,7 @@ from eagle_lab.reports import make_report
 from eagle_lab.reports.claim import claim_names, claims_folder, load_claim
 from eagle_lab.reports.claim_index import claim_markdown, write_claim, write_index
 from eagle_lab.reports.claim_measure import add_run
+from eagle_lab.reports.model_card import add_evaluation, write_card
 
 ALL = "all"
 
@@ -33,14 +36,18 @@ def run(config: DictConfig) -> None:
             results yet.
     """
     asked = config.report
-    if asked.claim:
+    if asked.card:
+        written = add_evaluation(asked.card, asked.run) if asked.run else write_card(asked.card)
+        print(f"model card: {written}")
+    elif asked.claim:
         report_claim(asked, Path(config.output_dir))
     elif asked.run:
         print(f"report: {make_report(asked.run)}")
     else:
         raise UserError(
             "nothing to report on: report.run=PATH names the output_dir of a run, or the root of "
-            "a sweep; report.claim=NAME a claim of experiments/"
+            "a sweep; report.claim=NAME a claim of experiments/; report.card=FOLDER a "
+            "drafter's folder"
         )
 
 

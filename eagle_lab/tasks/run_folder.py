@@ -83,6 +83,11 @@ class RunFolder:
         """Whether the run ended as it should: there is nothing left to do."""
         return bool(self._provenance["status"] == "finished")
 
+    @property
+    def provenance(self) -> dict[str, Any]:
+        """What provenance.json holds by now."""
+        return dict(self._provenance)
+
     def write_text(self, name: str, text: str) -> None:
         """Write a text file in one step."""
         files.write_text(self.path / name, text)

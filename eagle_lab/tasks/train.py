@@ -1,35 +1,39 @@
 """`+experiment=train`: a drafter from a feature store.
 
 Reads as: data, drafter, module, fit, save. In the run's folder: `drafter/` (the weights that
-validated best), `training_curve.csv` (every few steps), `summary.csv` (every validation),
-`summary.json`, `checkpoints/`. Interrupted, the same command goes on where it stopped.
+validated best, and their model card), `training_curve.csv` (every few steps), `summary.csv` (every
+validation), `summary.json`, `checkpoints/`. Interrupted, the same command goes on where it stopped.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from eagle_lab.data.data_settings import DataSettings
 from eagle_lab.data.datamodule import DrafterDataModule, check_store
 from eagle_lab.data.joined_store import JoinedStore
 from eagle_lab.drafters.checkpoint import KINDS, save_drafter
 from eagle_lab.drafters.eagle1 import Eagle1
+from eagle_lab.drafters.shipped import drafter_folder
 from eagle_lab.errors import UserError, choose
 from eagle_lab.models.load import DTYPES
 from eagle_lab.models.target import Target
+from eagle_lab.reports.claim_provenance import without_paths
+from eagle_lab.reports.model_card import write_card
 from eagle_lab.tasks import messages
 from eagle_lab.tasks.run_folder import RunFolder
 from eagle_lab.tasks.target import target_from
+from eagle_lab.tasks.training_summary import origin_of, summarise, vocabulary_facts
 from eagle_lab.training.base import TrainingModule
 from eagle_lab.training.choices import cached_choices
 from eagle_lab.training.curve import Row
-from eagle_lab.training.fit import FitResult, fit, last_checkpoint
+from eagle_lab.training.fit import fit, last_checkpoint
 from eagle_lab.training.module import DrafterModule
 from eagle_lab.training.settings import FitSettings, Optimisation
 from eagle_lab.training.start import new_drafter, start_as_linear_predictor, trained_drafter
@@ -67,25 +71,37 @@ def train(folder: RunFolder, config: DictConfig, target: Target) -> Path:
     optimisation, saved_dtype = optimisation_from(config), saved_dtype_from(config)
     data = data_from(config, target)
     checkpoints = checkpoints_of(folder)
+    origin = origin_of(config, target)
     drafter = drafter_from(config, target, data, resumed=last_checkpoint(checkpoints) is not None)
     if drafter.d2t is not None:
         indices = data.train_indices + data.val_indices
         data.use_choices(cached_choices(data.store, indices, target, checkpoints))
     module = DrafterModule(drafter, optimisation)
-    summary = fit_in(folder, config, module, data)
-    return save_drafter(
+    facts = origin | vocabulary_facts(drafter, data, target.vocab_size)
+    summary = fit_in(folder, config, module, data, facts)
+    saved = save_drafter(
         drafter,
         folder.path / "drafter",
         target=target,
         training_summary=summary,
         dtype=saved_dtype,
     )
+    write_card(saved)
+    return saved
 
 
 def fit_in(
-    folder: RunFolder, config: DictConfig, module: TrainingModule, data: DrafterDataModule
+    folder: RunFolder,
+    config: DictConfig,
+    module: TrainingModule,
+    data: DrafterDataModule,
+    facts: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Fit `module`, which then has its best weights, and write curve and summary."""
+    """Fit `module`, which then has its best weights, and write curve and summary.
+
+    Args:
+        facts: what else the summary tells.
+    """
 
     def write(train_rows: list[Row], val_rows: list[Row]) -> None:
         write_curve(folder, train_rows, val_rows)
@@ -98,7 +114,7 @@ def fit_in(
         write=write,
         loggers=loggers_from(config, folder.path),
     )
-    summary = summarise(config, data, result)
+    summary = summarise(config, data, result, folder.provenance) | without_paths(dict(facts or {}))
     folder.write_json("summary.json", summary)
     return summary
 
@@ -133,7 +149,7 @@ def drafter_from(
     asked = config.drafter
     choose(asked.kind, KINDS, "drafter.kind")
     if config.trainer.init_from is not None:
-        return trained_drafter(target, config.trainer.init_from)
+        return trained_drafter(target, drafter_folder(config.trainer.init_from, target))
     drafter = new_drafter(
         target,
         data,
@@ -182,24 +198,6 @@ def write_curve(folder: RunFolder, train_rows: list[Row], val_rows: list[Row]) -
     rows = sorted(train_rows + val_rows, key=lambda row: (row["step"], "val_tau" in row))
     folder.write_csv("training_curve.csv", rows)
     folder.write_csv("summary.csv", val_rows)
-
-
-def summarise(config: DictConfig, data: DrafterDataModule, result: FitResult) -> dict[str, Any]:
-    """What the drafter's folder tells of its training."""
-    store = data.store
-    assert isinstance(store, JoinedStore)
-    return {
-        "validation": result.best_row,
-        "num_steps": result.num_steps,
-        "minutes": result.minutes,
-        "data": {
-            **dataclasses.asdict(data.counts),
-            "store_digest": store.digest,
-        },
-        "recipe": OmegaConf.to_container(config.trainer, resolve=True),
-        "seed": config.seed,
-        "torch": torch.__version__,
-    }
 
 
 def _settings(kind: type[Any], section: DictConfig, **more: Any) -> Any:

@@ -14,8 +14,9 @@ from eagle_lab import run
 from eagle_lab.catalog import options
 from eagle_lab.config import compose
 from eagle_lab.drafters import shipped
-from eagle_lab.drafters.checkpoint import save_drafter, weights_digest
+from eagle_lab.drafters.checkpoint import save_drafter
 from eagle_lab.drafters.eagle1 import Eagle1, Eagle1Config
+from eagle_lab.drafters.folder import weights_digest
 from eagle_lab.errors import UserError
 from eagle_lab.evaluation import runner
 from eagle_lab.models.load import load_target

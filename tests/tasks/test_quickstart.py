@@ -5,13 +5,15 @@ import json
 import pandas as pd
 import pytest
 import torch
+import yaml
 
 from eagle_lab.config import compose
 from eagle_lab.drafters import shipped
-from eagle_lab.drafters.checkpoint import save_drafter
+from eagle_lab.drafters.checkpoint import load_drafter, save_drafter
 from eagle_lab.drafters.eagle1 import Eagle1, Eagle1Config
+from eagle_lab.errors import UserError
 from eagle_lab.models.load import load_target
-from eagle_lab.tasks import quickstart
+from eagle_lab.tasks import quickstart, report
 
 SMALL = [
     "+experiment=quickstart",
@@ -75,3 +77,32 @@ def test_a_second_call_finds_everything_done(root):
     before = json.loads((root / "bench" / "provenance.json").read_text())
     quickstart.run(compose([*SMALL, f"output_dir={root}"]))
     assert json.loads((root / "bench" / "provenance.json").read_text()) == before
+
+
+def test_what_the_bench_measured_of_a_drafter_enters_its_model_card(root):
+    """Rows of the fresh drafter alone, once however often they are added."""
+    folder = root / "train" / "drafter"
+    asked = compose(["+experiment=report", f"report.run={root / 'bench'}", f"report.card={folder}"])
+    report.run(asked)
+    report.run(asked)
+    card = (folder / "README.md").read_text()
+    assert card.count("## Measured: bench80, T = 0, batch 1") == 1
+    assert "| eagle_dynamic |" in card and "| eagle_chain |" in card
+    assert "shipped" not in card.partition("## Measured")[2]
+    bench = pd.read_csv(root / "bench" / "summary.csv").set_index("method")
+    assert f"{bench.tau_macro['eagle_dynamic']:.2f} [" in card
+    front = yaml.safe_load(card.split("---")[1])
+    [result] = front["model-index"][0]["results"]
+    assert result["dataset"]["name"] == "bench80"
+    assert "evaluation" in json.loads((folder / "config.json").read_text())
+    assert load_drafter(folder, load_target("tiny_random", device="cpu"))[1]
+
+
+def test_a_bench_of_other_weights_does_not_enter_a_card(root, tmp_path):
+    target = load_target("tiny_random", device="cpu")
+    other = Eagle1(Eagle1Config.from_target(target))
+    folder = save_drafter(other, tmp_path / "other", target=target, training_summary={})
+    asked = [f"report.run={root / 'bench'}", f"report.card={folder}"]
+    with pytest.raises(UserError, match="measured nothing of this drafter.*tiny_eagle1"):
+        report.run(compose(["+experiment=report", *asked]))
+    assert not (folder / "README.md").exists()

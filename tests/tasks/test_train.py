@@ -60,6 +60,12 @@ def test_the_task_leaves_a_drafter_and_its_curve(
     described = json.loads((out / "drafter" / "config.json").read_text())
     summary = json.loads((out / "summary.json").read_text())
     assert described["training"] == summary
+    assert summary["start"] == "least squares"
+    assert summary["draft_vocabulary"]["size"] == 40
+    assert 0 < summary["draft_vocabulary"]["coverage"] <= 1
+    card = (out / "drafter" / "README.md").read_text()
+    assert described["target"]["fingerprint"] in card
+    assert f"{summary['validation']['val_tau']:.3f}" in card
     assert summary["data"]["num_conversations"] == 12
     with (out / "summary.csv").open() as file:
         rows = list(csv.DictReader(file))
@@ -98,6 +104,20 @@ def test_the_task_leaves_a_drafter_and_its_curve(
     assert again.config == drafter.config
     assert again.d2t is not None and drafter.d2t is not None
     assert torch.equal(again.d2t, drafter.d2t)
+    # … and its folder tells of both runs
+    second = json.loads((warm / "drafter" / "config.json").read_text())["training"]
+    assert second["earlier_stages"] == [summary]
+    assert second["start"] == "the stage before"
+    assert second["recipe"]["ttt_steps"] == 2
+    assert str(tmp_path) not in (warm / "drafter" / "config.json").read_text()
+    assert "| setting | stage 1 | stage 2 |" in (warm / "drafter" / "README.md").read_text()
+
+    # A third run begins a chain of three
+    third = tmp_path / "third"
+    train.run(compose(overrides(store, third, f"trainer.init_from={warm / 'drafter'}")))
+    stages = json.loads((third / "summary.json").read_text())["earlier_stages"]
+    assert [stage["recipe"]["ttt_steps"] for stage in stages] == [1, 2]
+    assert "earlier_stages" not in stages[1]
 
 
 def test_an_interrupted_task_goes_on_to_the_same_drafter(
