@@ -15,23 +15,17 @@ Shapes: B rows, K nodes of a level, M drafted slots so far, H hidden width, D dr
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 import torch
 from torch import Tensor
 
 from eagle_lab.decoding.proposer import Context
 from eagle_lab.drafters.eagle1 import Eagle1
+from eagle_lab.drafters.fast_eagle1 import CacheAttend, use_fast_drafter
 from eagle_lab.errors import Infeasible, UserError
 from eagle_lab.models.cache import TreePass
-from eagle_lab.models.fast_layers import use_fast_layers
 from eagle_lab.models.target import Scores, Target
 from eagle_lab.verify import Acceptance
-
-
-def _attend(tree_pass: TreePass, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """The drafter's attention over its single cached layer."""
-    return tree_pass.attend(0, query, key, value, query.shape[-1] ** -0.5)
 
 
 def check_stop_confidence(method: str, value: float) -> float:
@@ -54,7 +48,7 @@ class EagleProposer:
         self.target = target
         self.drafter = drafter
         if target.fast_layers:
-            use_fast_layers(drafter)
+            use_fast_drafter(drafter)
 
     @torch.no_grad()
     def begin(self, context: Context, features: Tensor) -> None:
@@ -95,7 +89,7 @@ class EagleProposer:
         return self._run(tokens, features, positions, visible)
 
     def _run(self, tokens: Tensor, features: Tensor, positions: Tensor, visible: Tensor) -> Tensor:
-        attend = partial(_attend, TreePass(self.cache, positions, visible))
+        attend = CacheAttend(TreePass(self.cache, positions, visible))
         return self.drafter(tokens, features, positions, attend)
 
     def _check_width(self, width: int) -> None:

@@ -43,6 +43,7 @@ class EagleDynamic(EagleProposer):
         check_dynamic(depth, width, num_nodes)
         self._check_width(width)
         self.depth, self.width, self.max_nodes = depth, width, num_nodes
+        self._itself = torch.eye(width, dtype=torch.bool, device=target.device)[None]
 
     @torch.no_grad()
     def propose(self, context: Context) -> DraftTree:
@@ -50,8 +51,9 @@ class EagleDynamic(EagleProposer):
         hidden = self.root_hidden
         scores = hidden.new_zeros(hidden.shape[:2], dtype=torch.float32)
         pool_index = torch.zeros_like(context.roots)[:, None]
-        visible: Tensor | None = None
+        visible = hidden.new_zeros(len(hidden), 1, 0, dtype=torch.bool)
         levels: list[Level] = []
+        num_pooled = 0
         for depth in range(1, self.depth + 1):
             log_probs = torch.log_softmax(self.drafter.logits(hidden), dim=-1)
             level = expand(log_probs, scores, pool_index, self.width)
@@ -63,21 +65,17 @@ class EagleDynamic(EagleProposer):
                 break
             frontier = best_of(level.scores, self.width)
             scores = level.scores.gather(1, frontier)
-            pool_index = frontier + 1 + sum(entry.tokens.shape[1] for entry in levels[:-1])
+            pool_index = frontier + (1 + num_pooled)
+            num_pooled += level.tokens.shape[1]
             parent = frontier // self.width
-            visible = self._visible(visible, parent)
+            itself = self._itself.expand(len(parent), -1, -1)
+            visible = torch.cat([_rows_of(visible, parent), itself], dim=2)  # its parent's row
             hidden = self.guess(
                 level.tokens.gather(1, frontier), _rows_of(hidden, parent), depth, visible
             )
         if not levels:
             return DraftTree.root_only(context.roots)
         return rerank(context.roots, levels, self.max_nodes)
-
-    def _visible(self, above: Tensor | None, parent: Tensor) -> Tensor:
-        """[B, K, M] slots a frontier node sees: its parent's row, and itself."""
-        batch, width = parent.shape
-        own = torch.eye(width, dtype=torch.bool, device=parent.device).expand(batch, -1, -1)
-        return own if above is None else torch.cat([_rows_of(above, parent), own], dim=2)
 
 
 def _rows_of(values: Tensor, index: Tensor) -> Tensor:

@@ -37,6 +37,10 @@ class RMSNorm(nn.RMSNorm):
         return normed.to(hidden.dtype)
 
 
+_LENGTH_DEPENDENT = ("dynamic", "longrope")
+"""Kinds of rotary positions whose frequencies depend on how long the text is."""
+
+
 class Rotary:
     """Cosines and sines for the target's own rotary parameters, always kept in float32.
 
@@ -58,9 +62,17 @@ class Rotary:
 
     def __call__(self, hidden: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         """positions [B, N] -> cosine and sine [B, N, d] in the dtype and device of `hidden`."""
-        if self._embedding.inv_freq.device != hidden.device:
-            self._embedding.to(hidden.device)
-        return self._embedding(hidden, positions)
+        embedding = self._embedding
+        if embedding.inv_freq.device != hidden.device:
+            embedding.to(hidden.device)
+        if embedding.rope_type in _LENGTH_DEPENDENT:
+            return embedding(hidden, positions)
+        halves = positions[:, :, None] * embedding.inv_freq  # [B, N, d / 2]
+        angles = torch.cat((halves, halves), dim=-1)
+        cosine, sine = angles.cos(), angles.sin()
+        if embedding.attention_scaling != 1:
+            cosine, sine = (part * embedding.attention_scaling for part in (cosine, sine))
+        return cosine.to(hidden.dtype), sine.to(hidden.dtype)
 
 
 class Attention(nn.Module):

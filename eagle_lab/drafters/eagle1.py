@@ -118,8 +118,11 @@ class Eagle1(nn.Module):
         self._refresh()
         self.register_load_state_dict_post_hook(_refresh_after_load)
 
-    def attach(self, target: Any) -> None:
-        """Take the target's embedding and head (its rows of the draft vocabulary), frozen."""
+    def attach(self, target: Any, *, rounded: bool = False) -> None:
+        """Take the target's embedding and head (its rows of the draft vocabulary), frozen.
+
+        `rounded`: see `Attached`.
+        """
         shape, own = (target.hidden_size, target.vocab_size), self.config
         if shape != (own.hidden_size, own.vocab_size):
             raise UserError(
@@ -127,13 +130,13 @@ class Eagle1(nn.Module):
                 f"not fit target '{target.name}' of hidden size {shape[0]} and vocabulary "
                 f"{shape[1]}"
             )
-        self.attached = Attached(target, self.draft_to_target)
+        self.attached = Attached(target, self.draft_to_target, rounded=rounded)
 
     def _refresh(self) -> None:
         """Derive draft_to_target (and an attached head) from d2t, which may have been loaded."""
         self.draft_to_target = None if self.d2t is None else vocabulary.to_ids(self.d2t)
         if self.attached is not None:
-            self.attach(self.attached.target)
+            self.attach(self.attached.target, rounded=self.attached.rounded)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Eagle1:
         super()._apply(fn, recurse)

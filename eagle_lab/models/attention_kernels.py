@@ -30,7 +30,7 @@ _STEP = 128
 
 
 @njit
-def _copy(source, target, width):  # type: ignore[no-untyped-def]
+def copy(source, target, width):  # type: ignore[no-untyped-def]
     """`width` floats from one address to another."""
     read, written = carray(floats(source), (width,)), carray(floats(target), (width,))
     for k in range(width):
@@ -53,9 +53,9 @@ def store(  # type: ignore[no-untyped-def]
             place = row * cache_row + head * cache_head + (first_slots[row] + offset) * width
             for token in range(num_tokens):
                 start = row * key_row + head * key_head + token * key_token
-                _copy(key + 4 * start, keys + 4 * (place + token * width), width)
+                copy(key + 4 * start, keys + 4 * (place + token * width), width)
                 start = row * value_row + head * value_head + token * value_token
-                _copy(value + 4 * start, values + 4 * (place + token * width), width)
+                copy(value + 4 * start, values + 4 * (place + token * width), width)
 
 
 @njit(inline="always")
@@ -158,6 +158,7 @@ def attention(  # type: ignore[no-untyped-def]
             row_block(
                 keys + cache + 4 * slot * width,
                 width,
+                0,
                 states.ctypes.data,
                 count,
                 width,
@@ -173,4 +174,4 @@ def attention(  # type: ignore[no-untyped-def]
         for i in range(count):
             group, token = divmod(first + i, num_tokens)
             start = ((row * num_tokens + token) * num_heads + head * groups + group) * width
-            _copy(states.ctypes.data + 4 * i * width, outputs + 4 * start, width)
+            copy(states.ctypes.data + 4 * i * width, outputs + 4 * start, width)

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from eagle_lab.models.cache import TreeCache, TreePass
 from eagle_lab.models.fast_layers import FastForward, FastNorm
-from eagle_lab.models.fast_ops import applies, fits, kernels, match_threads
+from eagle_lab.models.fast_ops import fits, kernels
+from eagle_lab.models.layer_call import LayerCall
 
 _PARTS = {
     "": {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"},
@@ -43,23 +44,7 @@ class FastDecoderLayer(FastForward):
 
     def __init__(self, module: Any, attention: _Attention):
         self._module, self._attention = module, attention
-        heads, mlp = module.self_attn, module.mlp
-        self._head_width = int(heads.head_dim)
-        self._num_heads = heads.q_proj.out_features // self._head_width
-        self._num_kv = heads.k_proj.out_features // self._head_width
-        self._inner_width = mlp.gate_proj.out_features
-        self._epsilon = module.input_layernorm.forward.epsilon
-        norms = [getattr(heads, name, None) for name in ("q_norm", "k_norm")]
-        self._weights = [
-            module.input_layernorm.weight,
-            *(each.weight for each in (heads.q_proj, heads.k_proj, heads.v_proj, heads.o_proj)),
-            module.post_attention_layernorm.weight,
-            *(each.weight for each in (mlp.gate_proj, mlp.up_proj, mlp.down_proj)),
-        ]
-        self._extras = [
-            *(each.bias for each in (heads.q_proj, heads.k_proj, heads.v_proj)),
-            *(None if norm is None else norm.weight for norm in norms),
-        ]
+        self._call = LayerCall(module, module.input_layernorm.forward.epsilon)
 
     def __call__(
         self,
@@ -70,47 +55,11 @@ class FastDecoderLayer(FastForward):
         **kwargs: Any,
     ) -> Tensor:
         """hidden_states [B, T, K] -> [B, T, K]."""
-        if tree_pass is None or not self._takes(hidden_states, position_embeddings, tree_pass):
-            kwargs |= {"position_embeddings": position_embeddings, "tree_pass": tree_pass}
+        call, angles, wanted = self._call, position_embeddings, self._attention
+        if tree_pass is None or not call.takes(hidden_states, angles, tree_pass):
+            kwargs |= {"position_embeddings": angles, "tree_pass": tree_pass}
             return type(self._module).forward(self._module, hidden_states, *args, **kwargs)
-        return self._run(hidden_states.contiguous(), position_embeddings, tree_pass)
-
-    def _takes(self, hidden: Tensor, angles: Any, tree_pass: TreePass) -> bool:
-        num_slots = tree_pass.cache.max_length + tree_pass.visible.shape[2]
-        return (
-            tree_pass.cache.fast
-            and applies(hidden, self._weights[0])
-            and num_slots >= kernels().ROWS
-            and isinstance(angles, tuple)
-            and angles[0].shape[-1] == self._head_width
-            and angles[0].dtype is torch.float32
-        )
-
-    def _run(self, hidden: Tensor, angles: tuple[Tensor, Tensor], tree_pass: TreePass) -> Tensor:
-        batch, num_tokens, width = hidden.shape
-        cosine, sine = (angle.contiguous() for angle in angles)
-        mask = tree_pass.mask(self._attention.window).contiguous()
-        like = hidden.new_empty(batch, self._num_kv, 0, self._head_width)
-        cache, layer = tree_pass.cache, self._attention.layer
-        keys, values = cache.room(layer, tree_pass.visible.shape[2], like)
-        outputs = torch.empty_like(hidden)
-        row_size = kernels().scratch_size(
-            width, self._num_heads * self._head_width, self._num_kv * self._head_width,
-            self._inner_width,
-        )  # fmt: skip
-        scratch = hidden.new_empty(batch * num_tokens * row_size)
-        match_threads()
-        kernels().decoder_layer(
-            hidden.data_ptr(), outputs.data_ptr(), scratch.data_ptr(), batch, num_tokens, width,
-            self._num_heads, self._num_kv, self._head_width, self._inner_width,
-            *(weight.data_ptr() for weight in self._weights),
-            *(0 if extra is None else extra.data_ptr() for extra in self._extras),
-            cosine.data_ptr(), sine.data_ptr(), cosine.stride(0) if len(cosine) > 1 else 0,
-            keys.data_ptr(), values.data_ptr(), *keys.stride()[:2],
-            cache.lengths.data_ptr(), tree_pass.offset, mask.data_ptr(), keys.shape[2],
-            self._attention.scaling, self._epsilon,
-        )  # fmt: skip
-        return outputs
+        return call(hidden_states, angles, tree_pass, wanted.layer, wanted.scaling, wanted.window)
 
 
 class _Attention(TreePass):

@@ -1,6 +1,6 @@
 """Operations of a pass by the CPU kernels, as functions of tensors.
 
-Addresses and strides of tensors are known here and in `fast_decoder` only. Everything is float32 on
+Addresses and strides of tensors are known here and in `layer_call` only. Everything is float32 on
 a CPU, without gradients; callers ask first (`suits`, `applies`, `can_attend`). Numba uses as many
 threads as torch.
 
@@ -18,6 +18,8 @@ from types import SimpleNamespace
 
 import torch
 from torch import Tensor, nn
+
+from eagle_lab.models.packed_weights import is_packed
 
 log = logging.getLogger(__name__)
 
@@ -64,16 +66,24 @@ def applies(inputs: Tensor, weight: Tensor) -> bool:
     )
 
 
-def linear(inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """`torch.nn.functional.linear`, [..., K] -> [..., N], by the kernel where it applies."""
+def linear(
+    inputs: Tensor, weight: Tensor, bias: Tensor | None = None, packed: Tensor | None = None
+) -> Tensor:
+    """`torch.nn.functional.linear`, [..., K] -> [..., N], by the kernel where it applies.
+
+    `packed` is `weight` once more, for the kernel; see `packed_weights`.
+    """
     if not (applies(inputs, weight) and fits(weight)):
         return nn.functional.linear(inputs, weight, bias)
-    [output] = multiply(inputs, [weight])
+    [output] = multiply(inputs, [weight if packed is None else packed])
     return output if bias is None else output + bias
 
 
 def multiply(inputs: Tensor, weights: Sequence[Tensor]) -> list[Tensor]:
-    """`inputs` [..., K] times one to three `weights` [N_i, K] -> [..., N_i] each."""
+    """`inputs` [..., K] times one to three `weights` [N_i, K] -> [..., N_i] each.
+
+    Either all weights are packed, see `packed_weights`, or none is.
+    """
     inputs = inputs.contiguous()
     width = inputs.shape[-1]
     num_rows = inputs.numel() // width
@@ -83,8 +93,9 @@ def multiply(inputs: Tensor, weights: Sequence[Tensor]) -> list[Tensor]:
     first, second, third = (*places, (0, 0), (0, 0))[:3]
     match_threads()
     kernels().linear(
-        inputs.data_ptr(), num_rows, width, *first, *second, *third, outputs.data_ptr()
-    )
+        inputs.data_ptr(), num_rows, width, is_packed(weights[0]), *first, *second, *third,
+        outputs.data_ptr(),
+    )  # fmt: skip
     shape = inputs.shape[:-1]
     if len(sizes) == 1:
         return [outputs.view(*shape, sizes[0])]

@@ -27,10 +27,11 @@ _VECTOR = ir.VectorType(_FLOAT, LANES)
 _BYTE_POINTER = ir.IntType(8).as_pointer()
 
 
-def _dot_products(num_tokens: int) -> Callable[..., None]:
+def _dot_products(num_tokens: int, packed: bool = False) -> Callable[..., None]:
     """Intrinsic: ROWS rows [K] times `num_tokens` tokens [K].
 
-    Output (token, row) goes to `outputs + token * output_stride + row`.
+    Output (token, row) goes to `outputs + token * output_stride + row`. Packed rows are K / 2 words
+    of two weights each, see `packed_weights`; their stride and `width` count words.
     """
 
     @intrinsic
@@ -38,7 +39,7 @@ def _dot_products(num_tokens: int) -> Callable[..., None]:
         typing_context, rows, row_stride, tokens, token_stride, width, outputs, output_stride
     ):
         def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
-            _emit_dot_products(builder, num_tokens, *arguments)
+            _emit_dot_products(builder, num_tokens, packed, *arguments)
             return context.get_dummy_value()
 
         return types.void(*[types.int64] * 7), generate
@@ -49,6 +50,7 @@ def _dot_products(num_tokens: int) -> Callable[..., None]:
 def _emit_dot_products(
     builder: ir.IRBuilder,
     num_tokens: int,
+    packed: bool,
     rows: ir.Value,
     row_stride: ir.Value,
     tokens: ir.Value,
@@ -57,23 +59,38 @@ def _emit_dot_products(
     outputs: ir.Value,
     output_stride: ir.Value,
 ) -> None:
-    """A loop over K in steps of LANES, then the sums across lanes.
+    """A loop over the rows in steps of LANES, then the sums across lanes.
 
-    The rows that the next block will want are fetched ahead.
+    The rows that the next block will want are fetched ahead. A step of packed rows is two steps of
+    plain ones, in the same order: equal weights give equal bits.
     """
+    parts = 2 if packed else 1
     row_starts = [_place(builder, rows, row_stride, row) for row in range(ROWS)]
     token_starts = [_place(builder, tokens, token_stride, token) for token in range(num_tokens)]
     block_stride = builder.mul(row_stride, _INT(ROWS))
     with _Sums(builder, ROWS * num_tokens, width, LANES) as sums:
-        token_values = [_load(builder, start, sums.index) for start in token_starts]
+        first = builder.mul(sums.index, _INT(parts))
+        places = [builder.add(first, _INT(part * LANES)) for part in range(parts)]
+        token_values = [[_load(builder, start, at) for start in token_starts] for at in places]
         for row, start in enumerate(row_starts):
-            row_values = _load(builder, start, sums.index)
+            words = _load(builder, start, sums.index)
             _prefetch(builder, builder.gep(start, [builder.add(sums.index, block_stride)]))
-            for token, values in enumerate(token_values):
-                sums.add(token * ROWS + row, row_values, values)
+            unpacked = _unpack(builder, words) if packed else [words]
+            for row_values, values_of_part in zip(unpacked, token_values, strict=True):
+                for token, values in enumerate(values_of_part):
+                    sums.add(token * ROWS + row, row_values, values)
     for token in range(num_tokens):
         total = _sums_of_lanes(builder, sums.totals[token * ROWS : (token + 1) * ROWS])
         _store(builder, total, _place(builder, outputs, output_stride, token))
+
+
+def _unpack(builder: ir.IRBuilder, words: ir.Value) -> list[ir.Value]:
+    """The weights in the lower and in the upper halves of LANES words."""
+    integers = ir.VectorType(_INT32, LANES)
+    words = builder.bitcast(words, integers)
+    lower = builder.shl(words, ir.Constant(integers, [16] * LANES))
+    upper = builder.and_(words, ir.Constant(integers, [-(1 << 16)] * LANES))
+    return [builder.bitcast(part, _VECTOR) for part in (lower, upper)]
 
 
 def _weighted_sums(num_tokens: int) -> Callable[..., None]:
@@ -136,12 +153,12 @@ class _Sums:
         self._sums = [builder.phi(_VECTOR) for _ in range(count)]
         self.totals = [*self._sums]
         self._multiply_add = cgutils.get_or_insert_function(
-            builder.module, ir.FunctionType(_VECTOR, [_VECTOR] * 3), f"llvm.fma.v{LANES}f32"
+            builder.module, ir.FunctionType(_VECTOR, [_VECTOR] * 3), f"llvm.fmuladd.v{LANES}f32"
         )
 
     def add(self, place: int, first: ir.Value, second: ir.Value) -> None:
-        """Add `first * second` to the sum at `place`, rounding once."""
-        arguments = [first, second, self._sums[place]]
+        """Add `first * second` to the sum at `place`, rounding once where the machine can."""
+        arguments = [first, second, self.totals[place]]
         self.totals[place] = self._builder.call(self._multiply_add, arguments)
 
     def __enter__(self) -> _Sums:
@@ -222,6 +239,9 @@ def _sums_of_lanes(builder: ir.IRBuilder, vectors: list[ir.Value]) -> ir.Value:
 
 
 dot_products_1, dot_products_2, dot_products_3, dot_products_4 = map(_dot_products, (1, 2, 3, 4))
+packed_dot_products_1, packed_dot_products_2, packed_dot_products_3, packed_dot_products_4 = (
+    _dot_products(num_tokens, packed=True) for num_tokens in (1, 2, 3, 4)
+)
 weighted_sums_1, weighted_sums_4 = map(_weighted_sums, (1, 4))
 
 

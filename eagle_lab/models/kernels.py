@@ -26,42 +26,55 @@ from eagle_lab.models.kernel_blocks import (
     dot_products_3,
     dot_products_4,
     floats,
+    packed_dot_products_1,
+    packed_dot_products_2,
+    packed_dot_products_3,
+    packed_dot_products_4,
 )
 
 
 @njit(inline="always")
 def row_block(  # type: ignore[no-untyped-def]
-    rows, row_stride, tokens, num_tokens, width, outputs, output_stride
+    rows, row_stride, packed, tokens, num_tokens, width, outputs, output_stride
 ):
-    """ROWS rows times all tokens [T, K]."""
+    """ROWS rows times all tokens [T, K]; `row_stride` counts floats, or words of packed rows."""
     token = 0
     while token < num_tokens:
         source = tokens + 4 * token * width
         target = outputs + 4 * token * output_stride
-        left = num_tokens - token
-        if MAX_TOKENS == 4 and left >= 4:
+        count = min(num_tokens - token, MAX_TOKENS)
+        if packed:
+            words = width // 2
+            if count == 4:
+                packed_dot_products_4(rows, row_stride, source, width, words, target, output_stride)
+            elif count == 3:
+                packed_dot_products_3(rows, row_stride, source, width, words, target, output_stride)
+            elif count == 2:
+                packed_dot_products_2(rows, row_stride, source, width, words, target, output_stride)
+            else:
+                packed_dot_products_1(rows, row_stride, source, width, words, target, output_stride)
+        elif count == 4:
             dot_products_4(rows, row_stride, source, width, width, target, output_stride)
-            token += 4
-        elif MAX_TOKENS == 4 and left == 3:
+        elif count == 3:
             dot_products_3(rows, row_stride, source, width, width, target, output_stride)
-            token += 3
-        elif left >= 2:
+        elif count == 2:
             dot_products_2(rows, row_stride, source, width, width, target, output_stride)
-            token += 2
         else:
             dot_products_1(rows, row_stride, source, width, width, target, output_stride)
-            token += 1
+        token += count
 
 
-@njit(types.void(*[types.int64] * 10), parallel=True, cache=True)
+@njit(types.void(*[types.int64] * 11), parallel=True, cache=True)
 def linear(  # type: ignore[no-untyped-def]
-    inputs, num_tokens, width, first, num_first, second, num_second, third, num_third, outputs
-):
+    inputs, num_tokens, width, packed,
+    first, num_first, second, num_second, third, num_third, outputs,
+):  # fmt: skip
     """Up to three weight matrices [N_i, K] times the same inputs [T, K] -> [T, N_i] each.
 
-    `first`, `second`, `third` are addresses, `num_...` their N; a missing matrix has N = 0. The
-    results lie one behind the other.
+    `first`, `second`, `third` are addresses, `num_...` their N; a missing matrix has N = 0. All are
+    `packed` (not 0) or none is. The results lie one behind the other.
     """
+    stride = width // 2 if packed else width
     end_first = (num_first + ROWS - 1) // ROWS
     end_second = end_first + (num_second + ROWS - 1) // ROWS
     end_third = end_second + (num_third + ROWS - 1) // ROWS
@@ -76,7 +89,8 @@ def linear(  # type: ignore[no-untyped-def]
             row = (block - end_second) * ROWS
         row = min(row, num_rows - ROWS)  # the last block may repeat rows of the one before
         place = outputs + 4 * (num_tokens * column + row)
-        row_block(weights + 4 * row * width, width, inputs, num_tokens, width, place, num_rows)
+        start = weights + 4 * row * stride
+        row_block(start, stride, packed, inputs, num_tokens, width, place, num_rows)
 
 
 @njit(

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numba import carray, njit, prange, types
 
-from eagle_lab.models.attention_kernels import attention, exponential, store
+from eagle_lab.models.attention_kernels import attention, copy, exponential, store
 from eagle_lab.models.kernel_blocks import floats
 from eagle_lab.models.kernels import linear, rms_norm
 
@@ -78,9 +78,10 @@ def scratch_size(width, query_width, kv_width, inner_width):  # type: ignore[no-
     return 2 * width + 2 * query_width + 2 * kv_width + 2 * inner_width
 
 
-@njit(types.void(*[types.int64] * 35, types.float32, types.float32), cache=True)
+@njit(types.void(*[types.int64] * 36, types.float32, types.float32), cache=True)
 def decoder_layer(  # type: ignore[no-untyped-def]
     hidden, outputs, scratch, batch, num_tokens, width, num_heads, num_kv, head_width, inner_width,
+    packed,
     attention_norm, query, key, value, output, mlp_norm, gate, up, down,
     query_bias, key_bias, value_bias, query_norm, key_norm,
     cosine, sine, angle_row,
@@ -94,7 +95,8 @@ def decoder_layer(  # type: ignore[no-untyped-def]
 
     Args:
         scratch: room for B * T * `scratch_size` floats.
-        attention_norm, ..., down: weights; norms are [K].
+        packed: whether (not 0) the weight matrices are, see `packed_weights`.
+        attention_norm, ..., down: weights; norms are [K], and 0 for the first is no norm.
         query_bias, ..., key_norm: biases, and norms of the heads [d]; 0 where there are none.
         cosine, sine, angle_row: see `_rotate`.
         keys, ..., scaling: see `store` and `attention`.
@@ -111,8 +113,14 @@ def decoder_layer(  # type: ignore[no-untyped-def]
     gates = middle + 4 * num_rows * width
     ups = gates + 4 * num_rows * inner_width
 
-    rms_norm(hidden, num_rows, width, attention_norm, 0.0, epsilon, normed)
-    linear(normed, num_rows, width, query, query_width, key, kv_width, value, kv_width, queries)
+    if attention_norm:
+        rms_norm(hidden, num_rows, width, attention_norm, 0.0, epsilon, normed)
+    else:
+        copy(hidden, normed, num_rows * width)
+    linear(
+        normed, num_rows, width, packed,
+        query, query_width, key, kv_width, value, kv_width, queries,
+    )  # fmt: skip
     _add_bias(query_bias, num_rows, query_width, queries)
     _add_bias(key_bias, num_rows, kv_width, new_keys)
     _add_bias(value_bias, num_rows, kv_width, new_values)
@@ -133,11 +141,11 @@ def decoder_layer(  # type: ignore[no-untyped-def]
         queries, query_row, head_width, query_width, keys, values, cache_row, cache_head, mask,
         batch, num_heads, num_kv, num_tokens, num_slots, head_width, scaling, attended,
     )  # fmt: skip
-    linear(attended, num_rows, query_width, output, width, 0, 0, 0, 0, middle)
+    linear(attended, num_rows, query_width, packed, output, width, 0, 0, 0, 0, middle)
     _add(hidden, num_rows * width, middle)
 
     rms_norm(middle, num_rows, width, mlp_norm, 0.0, epsilon, normed)
-    linear(normed, num_rows, width, gate, inner_width, up, inner_width, 0, 0, gates)
+    linear(normed, num_rows, width, packed, gate, inner_width, up, inner_width, 0, 0, gates)
     _gate(gates, ups, num_rows, inner_width)
-    linear(gates, num_rows, inner_width, down, width, 0, 0, 0, 0, outputs)
+    linear(gates, num_rows, inner_width, packed, down, width, 0, 0, 0, 0, outputs)
     _add(middle, num_rows * width, outputs)

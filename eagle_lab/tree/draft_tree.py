@@ -30,13 +30,12 @@ def ancestors_of(parents: Tensor, valid: Tensor) -> Tensor:
     Entry (i, j) says that j lies on the path from the root to i. Reachability along the parent
     links by repeated squaring: ceil(log2(N)) small products, no loop over nodes.
     """
-    num_columns = parents.shape[1]
-    links = torch.nn.functional.one_hot(parents, num_columns).float()
-    links = links * valid[:, :, None] + torch.eye(num_columns, device=parents.device)
-    reached = (links > 0).float()
-    for _ in range(max(num_columns - 1, 1).bit_length()):
-        reached = (reached @ reached > 0).float()
-    return reached.bool()
+    columns = torch.arange(parents.shape[1], device=parents.device)
+    links = (parents[:, :, None] == columns) & valid[:, :, None]
+    reached = (links | (columns[:, None] == columns)).float()
+    for _ in range((len(columns) - 2).bit_length() if len(columns) > 2 else 0):
+        reached = (reached @ reached).clamp_(max=1)
+    return reached > 0
 
 
 def _trie(branches: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:

@@ -87,6 +87,8 @@ def expand(log_probs: Tensor, path_scores: Tensor, pool_index: Tensor, width: in
 
 def best_of(scores: Tensor, count: int) -> Tensor:
     """[B, count] indices of the best scores in ascending order; ties go to the lower index."""
+    if count >= scores.shape[1]:
+        return torch.arange(scores.shape[1], device=scores.device).expand_as(scores)
     ranked = torch.sort(scores, dim=1, descending=True, stable=True).indices[:, :count]
     return ranked.sort(dim=1).values
 
@@ -96,22 +98,18 @@ def rerank(roots: Tensor, levels: list[Level], num_nodes: int) -> DraftTree:
 
     Tokens of the levels must already be target ids. Candidates of score -inf are padding.
     """
-    tokens = torch.cat([level.tokens for level in levels], dim=1)
-    scores = torch.cat([level.scores for level in levels], dim=1)
-    parents = torch.cat([level.parents for level in levels], dim=1)
-    kept = best_of(scores, num_nodes)
-    valid = scores.gather(1, kept) > -torch.inf
-    # Column of every pool entry: 0 for the root, then 1 + its place among the kept ones.
-    column_of = torch.zeros(
-        parents.shape[0], parents.shape[1] + 1, dtype=torch.long, device=parents.device
-    )
-    places = torch.arange(1, kept.shape[1] + 1, device=parents.device).expand_as(kept)
-    column_of.scatter_(1, kept + 1, places)
-    columns = column_of.gather(1, parents.gather(1, kept))
+    root = torch.zeros_like(roots[:, None])  # of score 0 the root is the first of the best
+    tokens = torch.cat([roots[:, None], *(level.tokens for level in levels)], dim=1)
+    scores = torch.cat([root.float(), *(level.scores for level in levels)], dim=1)
+    parents = torch.cat([root, *(level.parents for level in levels)], dim=1)
+    kept = best_of(scores, num_nodes + 1)  # [B, N]
+    scores = scores.gather(1, kept)
+    columns = torch.arange(kept.shape[1], device=roots.device).expand_as(kept)
+    column_of = torch.zeros_like(parents).scatter_(1, kept, columns)
     return DraftTree.build(
-        torch.cat([roots[:, None], tokens.gather(1, kept)], dim=1),
-        torch.cat([torch.zeros_like(roots[:, None]), columns], dim=1),
+        tokens.gather(1, kept),
+        column_of.gather(1, parents.gather(1, kept)),
         max_depth=len(levels),
-        valid=torch.cat([torch.ones_like(valid[:, :1]), valid], dim=1),
-        scores=torch.cat([torch.zeros_like(scores[:, :1]), scores.gather(1, kept)], dim=1),
+        valid=scores > -torch.inf,
+        scores=scores,
     )
