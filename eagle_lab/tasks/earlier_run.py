@@ -11,6 +11,8 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from eagle_lab import files
+from eagle_lab.catalog import options
+from eagle_lab.config import compose
 from eagle_lab.data.prompts import prompt_file_hash
 from eagle_lab.errors import UserError
 
@@ -96,12 +98,34 @@ def _is_unfinished_capture(record: Mapping[str, Any] | None) -> bool:
 
 
 def _differences(there: DictConfig, asked: DictConfig, ignored: str | None) -> list[str]:
+    """The keys whose values differ, in words.
+
+    A key that the package has gained since is no difference as long as it has its default.
+    """
     old, new = _flat(OmegaConf.to_container(there)), _flat(OmegaConf.to_container(asked))
-    return [
-        f"{key} is {old.get(key, 'absent')} there, {new.get(key, 'absent')} now"
+    differing = [
+        key
         for key in sorted(old.keys() | new.keys())
         if key != ignored and old.get(key, _ABSENT) != new.get(key, _ABSENT)
     ]
+    if any(key not in old for key in differing):
+        defaults = _defaults(list(asked.method))
+        differing = [
+            key
+            for key in differing
+            if key in old or new[key] != defaults.get(key, _ABSENT) or key.endswith("._target_")
+        ]
+    return [
+        f"{key} is {old.get(key, 'absent')} there, {new.get(key, 'absent')} now"
+        for key in differing
+    ]
+
+
+def _defaults(methods: list[str]) -> dict[str, Any]:
+    """The package's default of every key, those of its own methods among `methods` included."""
+    own = [name for name in methods if name in options("method")]
+    packaged = compose([f"method=[{','.join(own)}]"])
+    return _flat(OmegaConf.to_container(comparable(packaged)))
 
 
 _ABSENT = object()

@@ -103,6 +103,44 @@ def test_another_configuration_is_refused_with_both_values(tmp_path: Path) -> No
     assert {name: (tmp_path / name).read_text() for name in names(tmp_path)} == before
 
 
+def without(folder: Path, *keys: str) -> None:
+    """Remove keys from a run's config.yaml, as if the package had not known them then."""
+    file = folder / "config.yaml"
+    header = file.read_text().splitlines(keepends=True)[0]
+    kept = OmegaConf.load(file)
+    for key in keys:
+        section, _, name = key.rpartition(".")
+        OmegaConf.select(kept, section).pop(name)
+    file.write_text(header + OmegaConf.to_yaml(kept))
+
+
+def test_a_key_that_the_package_has_gained_does_not_end_a_run(tmp_path: Path) -> None:
+    asked = compose(["target=tiny_random", "method=[eagle_chain]", f"output_dir={tmp_path}"])
+    RunFolder.open(asked, task="fake").close()
+    gained = ("trainer.save_precision", "method.eagle_chain.adaptive")
+    without(tmp_path, *gained)
+    with RunFolder.open(asked, task="fake") as folder:
+        assert folder.resumed
+    kept = OmegaConf.load(tmp_path / "config.yaml")
+    assert kept.trainer.save_precision == "float32"  # from now on it is part of the run
+
+    without(tmp_path, *gained)
+    asked.trainer.save_precision = "float16"
+    asked.method.eagle_chain.adaptive = True
+    with pytest.raises(UserError) as refusal:
+        RunFolder.open(asked, task="fake")
+    assert "trainer.save_precision is absent there, float16 now" in str(refusal.value)
+    assert "method.eagle_chain.adaptive is absent there, True now" in str(refusal.value)
+
+
+def test_a_method_more_is_another_run_with_default_settings_too(tmp_path: Path) -> None:
+    few = compose(["method=[prompt_lookup]", f"output_dir={tmp_path}"])
+    RunFolder.open(few, task="fake").close()
+    more = compose(["method=[prompt_lookup,suffix]", f"output_dir={tmp_path}"])
+    with pytest.raises(UserError, match=r"method\.suffix\._target_ is absent there"):
+        RunFolder.open(more, task="fake")
+
+
 def test_a_finished_run_of_another_configuration_is_refused_too(tmp_path: Path) -> None:
     with begin(tmp_path, seed=1) as folder:
         folder.finish()
