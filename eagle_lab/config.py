@@ -41,6 +41,7 @@ class DrafterConfig:
 
     kind: str = MISSING
     path: str | None = None
+    round_weights: bool | None = None
     inner_norm: bool = MISSING
     draft_vocab_size: int | None = None
     fc_bias: bool = MISSING
@@ -156,6 +157,10 @@ class ProfileConfig:
     repeats: int = MISSING
     decode_tokens: int = MISSING
     run: str | None = None
+    shapes: list[str] = MISSING
+    acceptance: list[float] = MISSING
+    tree_taus: list[float] = MISSING
+    max_minutes: float | None = None
 
 
 @dataclass
@@ -189,6 +194,7 @@ class Config:
     threads: int | None = None
     fast_layers: str = MISSING
     attention: str = MISSING
+    graphs: str = MISSING
     target: TargetConfig = field(default_factory=TargetConfig)
     drafter: DrafterConfig = field(default_factory=DrafterConfig)
     draft_model: DraftModelConfig = field(default_factory=DraftModelConfig)

@@ -25,7 +25,7 @@ TASKS = {
     name: f"eagle_lab.tasks.{name}"
     for name in (
         "capture", "train", "train_draft", "bench", "sweep", "profile", "report", "quickstart",
-        "chat",
+        "chat", "bench_gpu", "bench_gpu_shapes",
     )
 }  # fmt: skip
 # Reads results only, and opens without torch

@@ -38,7 +38,7 @@ class ShapeCosts:
         repeats: rounds that count.
         drafter: switches of the drafter, see `Eagle1Config.from_target`.
         attention: see `Target`.
-        recorder: makes what records CUDA graphs; None launches every kernel.
+        new_recorder: makes what records CUDA graphs; None launches every kernel.
     """
 
     name: str
@@ -49,7 +49,7 @@ class ShapeCosts:
     seed: int = 0
     drafter: Mapping[str, Any] = field(default_factory=dict)
     attention: str = "auto"
-    recorder: Callable[[], Recorder] | None = None
+    new_recorder: Callable[[], Recorder] | None = None
 
     def __post_init__(self) -> None:
         self._shape = SHAPES[self.name]
@@ -93,7 +93,7 @@ class ShapeCosts:
         columns = batch_size * max(self.num_tokens)
         slots = slot_bucket(context + max(self.num_tokens))
         cached = batch_size * slots * shape.num_cached(shape.depths[-1] + 1)  # and the drafter's
-        copies = 1 if self.recorder is None else 2.5
+        copies = 1 if self.new_recorder is None else 2.5
         logits = columns * shape.vocab_size * (2 * size + 4)  # and the drafter's in float32
         inner = columns * (3 * shape.intermediate_size + 6 * shape.hidden_size)
         mask = columns * shape.num_heads // shape.num_kv_heads * slots * (1 + size)
@@ -131,7 +131,9 @@ class ShapeCosts:
     def _profile(
         self, target: Target, drafter: Eagle1 | None, settings: ProfileSettings
     ) -> Profile:
-        target.graphs = None if self.recorder is None else VerifyGraphs(target, self.recorder())
+        target.graphs = (
+            None if self.new_recorder is None else VerifyGraphs(target, self.new_recorder())
+        )
         try:
             return NoiseProfiler(target, drafter, settings).run()
         finally:

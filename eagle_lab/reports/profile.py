@@ -21,12 +21,14 @@ class Profile:
             and its share of the machine's limits (summary.csv) where they are known.
         overhead: one row per method and batch size (overhead.csv).
         predictions: predicted beside measured speedups (predictions.csv).
+        crossover: speedups predicted from assumed acceptance by batch size (crossover.csv).
         totals: summary.json.
     """
 
     passes: pd.DataFrame
     overhead: pd.DataFrame = field(default_factory=pd.DataFrame)
     predictions: pd.DataFrame = field(default_factory=pd.DataFrame)
+    crossover: pd.DataFrame = field(default_factory=pd.DataFrame)
     totals: dict[str, Any] = field(default_factory=dict)
 
     def of(self, model_pass: str) -> pd.DataFrame:
@@ -55,9 +57,8 @@ def read_profile(folder: Path, totals: dict[str, Any]) -> Profile | None:
         keys = ["model_pass", *SIZES, "num_tokens"]
         added = [name for name in work if name not in passes]
         passes = passes.merge(work[[*keys, *added]], on=keys, how="left")
-    return Profile(
-        passes, _read(folder / "overhead.csv"), _read(folder / "predictions.csv"), totals
-    )
+    others = ("overhead.csv", "predictions.csv", "crossover.csv")
+    return Profile(passes, *(_read(folder / name) for name in others), totals)
 
 
 def _read(path: Path) -> pd.DataFrame:

@@ -8,6 +8,7 @@ import pandas as pd
 
 from eagle_lab.reports import profile_plots
 from eagle_lab.reports.content import Section, drawn
+from eagle_lab.reports.crossover import crossover_section, crossover_sentences
 from eagle_lab.reports.profile import Profile
 from eagle_lab.reports.tables import Table, decimals, make_table, text, with_interval
 from eagle_lab.reports.words import setting_words
@@ -22,6 +23,7 @@ def profile_sections(profile: Profile) -> list[Section]:
         Section("Cost of a pass", drawn(figures), [limits_table(profile), pass_table(profile)]),
         Section("Cost of a cycle", [], [overhead_table(profile.overhead)]),
         Section("Predicted speedup", [], [prediction_table(profile.predictions)]),
+        crossover_section(profile.crossover),
     ]
 
 
@@ -123,6 +125,7 @@ def profile_sentences(profile: Profile, config: dict[str, Any], provenance: dict
         _draft(profile),
         _overhead(profile.overhead),
         *_best(profile.predictions),
+        *crossover_sentences(profile.crossover),
     ]
     return [sentence for sentence in said if sentence]
 

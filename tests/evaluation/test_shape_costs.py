@@ -60,7 +60,9 @@ def test_noise_fills_every_layer_and_passes_leave_it_alone():
 @pytest.mark.parametrize("name", ["tiny", "tiny_deep"])
 def test_a_shape_has_cost_curves_of_target_and_drafter(name: str, recorder):
     before = CacheGraphs.num_recordings
-    profile = tiny_costs(name, drafter={"draft_vocab_size": 50}, recorder=recorder).measure(2, 16)
+    profile = tiny_costs(name, drafter={"draft_vocab_size": 50}, new_recorder=recorder).measure(
+        2, 16
+    )
     rows = profile.rows()
     places = [(row["model_pass"], row["num_tokens"]) for row in rows]
     assert places == [(name, count) for name in ("target", "draft") for count in (1, 2, 5)]
@@ -159,7 +161,7 @@ def test_a_small_shape_on_cuda():
     from eagle_lab.models.graphs import CudaRecorder
 
     costs = ShapeCosts(
-        "tiny_deep", torch.device("cuda"), torch.bfloat16, [1, 4, 64], recorder=CudaRecorder
+        "tiny_deep", torch.device("cuda"), torch.bfloat16, [1, 4, 64], new_recorder=CudaRecorder
     )
     before = CacheGraphs.num_recordings
     assert len(costs.measure(4, 512).rows()) == 6
