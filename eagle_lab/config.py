@@ -11,11 +11,13 @@ a value is checked once, where it is used.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, is_dataclass
 from typing import Any, get_type_hints
 
 import hydra
 from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -213,7 +215,7 @@ ConfigStore.instance().store(name="schema", node=Config)
 
 
 def compose(overrides: Sequence[str] = ()) -> DictConfig:
-    """The configuration that the command line `overrides` would give, outside a run.
+    """The configuration that the command line `overrides` would give.
 
     `${hydra:…}` does not resolve here, so no value of the library depends on it.
 
@@ -221,7 +223,7 @@ def compose(overrides: Sequence[str] = ()) -> DictConfig:
         UserError: an override names something that does not exist, or a value of a wrong type.
     """
     try:
-        with hydra.initialize_config_dir(str(CONF_DIR), version_base="1.3"):
+        with _hydra():
             config = hydra.compose("config", list(overrides))
     except Exception as error:
         message = explain(error)
@@ -230,6 +232,13 @@ def compose(overrides: Sequence[str] = ()) -> DictConfig:
         raise UserError(message) from error
     check(config)
     return config
+
+
+def _hydra() -> AbstractContextManager[Any]:
+    """Hydra over CONF_DIR; inside a job, where it is at work already, nothing is to be done."""
+    if GlobalHydra.instance().is_initialized():
+        return nullcontext()
+    return hydra.initialize_config_dir(str(CONF_DIR), version_base="1.3")
 
 
 def check(config: DictConfig) -> None:

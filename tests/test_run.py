@@ -22,6 +22,7 @@ import torch
 from omegaconf import DictConfig
 
 from eagle_lab import catalog, run
+from eagle_lab.config import compose
 from eagle_lab.tasks.run_folder import RunFolder
 
 Main = Callable[..., int]
@@ -181,6 +182,15 @@ def test_an_own_experiment_runs_and_leaves_nothing_behind(main: Main, task: Fake
 def test_every_key_of_the_default_folder_has_task_and_time(main: Main, task: FakeTask) -> None:
     assert main("+experiment=own") == 0
     assert task.configs[0].output_dir.startswith("runs/fake/20")
+
+
+def test_a_job_can_compose_the_defaults_too(main: Main, task: FakeTask) -> None:
+    """As a run's folder does to tell which keys the package has gained since."""
+    composed: list[DictConfig] = []
+    task.act = lambda config: composed.append(compose(["method=[suffix]"]))
+    assert main("+experiment=own", "tree.depth=4") == 0
+    assert [config.tree.depth for config in (*task.configs, *composed)] == [4, 6]
+    assert list(composed[0].method) == ["suffix"]
 
 
 def open_and_finish(config: DictConfig) -> None:
