@@ -151,7 +151,9 @@ def stream(
 def default_proposer(target: Target, drafter: Eagle1 | str | Path | None) -> Proposer:
     """The dynamic tree of the EAGLE-2 paper with this drafter, see `generate`."""
     if not isinstance(drafter, Eagle1):
-        drafter, _ = load_drafter(drafter_folder(drafter, target), target)
+        drafter, _ = load_drafter(
+            drafter_folder(drafter, target), target, rounded=target.fast_layers
+        )
     return EagleDynamic(target, drafter, depth=6, width=10, num_nodes=59)
 
 

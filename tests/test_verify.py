@@ -86,6 +86,57 @@ def test_the_first_index_wins_ties():
     assert verify(tree, torch.ones(1, 2, 3), Sampling()).token_lists() == [[0]]
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_greedy_equals_a_walk_written_with_lists(seed):
+    """Random trees of four rows with padding, nodes that are no candidates, and deep windows."""
+    generator = torch.Generator().manual_seed(seed)
+    batch, num_columns, vocabulary = 4, 14, 5
+    parents, tokens = torch.zeros(2, batch, num_columns, dtype=torch.long)
+    for row, column in itertools.product(range(batch), range(1, num_columns)):
+        siblings = None
+        while siblings is None or len(siblings) == vocabulary:
+            parent = int(torch.randint(0, column, (1,), generator=generator))
+            places = range(1, column)
+            siblings = {int(tokens[row, i]) for i in places if int(parents[row, i]) == parent}
+        free = sorted(set(range(vocabulary)) - siblings)
+        chosen = int(torch.randint(0, len(free), (1,), generator=generator))
+        parents[row, column], tokens[row, column] = parent, free[chosen]
+    valid = torch.rand(batch, num_columns, generator=generator) < 0.9
+    valid[:, 0] = True
+    valid &= valid.gather(1, parents)  # a row's padding is at least childless
+    candidates = valid & (torch.rand(batch, num_columns, generator=generator) < 0.9)
+    candidates[:, 0] = False
+    depths = DraftTree.build(tokens, parents, max_depth=num_columns).depths
+    tree = DraftTree.build(
+        tokens,
+        parents,
+        max_depth=int((depths * candidates).max()),
+        valid=valid,
+        candidates=candidates,
+    )
+    logits = torch.randint(0, 3, (batch, num_columns, vocabulary), generator=generator).float()
+    result = verify(tree, logits, Sampling())
+    for row in range(batch):
+        node, path = 0, []
+        while node is not None:
+            path.append(node)
+            token = int(logits[row, node].argmax())
+            node = next(
+                (
+                    column
+                    for column in range(1, num_columns)
+                    if candidates[row, column]
+                    and parents[row, column] == path[-1]
+                    and tokens[row, column] == token
+                ),
+                None,
+            )
+        assert result.num_accepted[row] == len(path) - 1
+        assert result.path[row, : len(path)].tolist() == path
+        assert not result.path[row, len(path) :].any()
+        assert result.token_lists()[row] == [*tokens[row, path[1:]].tolist(), token]
+
+
 # --- chosen children, enumerated ---------------------------------------------------------------
 
 

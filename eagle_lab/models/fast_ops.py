@@ -19,6 +19,7 @@ from types import SimpleNamespace
 import torch
 from torch import Tensor, nn
 
+from eagle_lab.models.kernel_cache import kept_by_content
 from eagle_lab.models.packed_weights import is_packed
 
 log = logging.getLogger(__name__)
@@ -34,8 +35,9 @@ def kernels() -> SimpleNamespace:
     announcement = threading.Timer(2.0, log.info, [words])
     announcement.start()
     try:
-        from eagle_lab.models import attention_kernels, kernel_blocks, layer_kernels
-        from eagle_lab.models import kernels as linear_kernels
+        with kept_by_content():
+            from eagle_lab.models import attention_kernels, kernel_blocks, layer_kernels
+            from eagle_lab.models import kernels as linear_kernels
     finally:
         announcement.cancel()
     modules = (kernel_blocks, linear_kernels, attention_kernels, layer_kernels)

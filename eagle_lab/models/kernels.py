@@ -6,9 +6,9 @@ output is one sum in one fixed order, whichever other tokens share the pass: a t
 the same in a verify pass and alone.
 
 Compiled by Numba when this module is imported, for the machine's own vector registers, and kept
-on disk beside this file (or in the user's cache). Importing therefore takes seconds the first
-time; `fast_layers` does it when the first layer needs it. Tensors come in as addresses: the
-callers answer for shapes, dtype, contiguity and lifetime.
+on disk, see `kernel_cache`. Importing therefore takes seconds the first time; `fast_ops.kernels`
+does it when the first layer needs it. Tensors come in as addresses: the callers answer for shapes,
+dtype, contiguity and lifetime.
 
 Shapes: N rows of weights (outputs), T tokens, K inputs.
 """

@@ -34,7 +34,8 @@ def run(config: DictConfig) -> None:
     questions, settings = questions_from(config), settings_from(config)
     target = target_from(config)
     leave_out = partial(console.print, markup=False) if config.eval.leave_out_missing else None
-    methods = MethodBuilder(target, config.drafter.path).build_all(entries_from(config), leave_out)
+    builder = MethodBuilder(target, config.drafter.path, round_weights=config.drafter.round_weights)
+    methods = builder.build_all(entries_from(config), leave_out)
     bench = Bench(target, methods, questions, settings, console=console)
     with RunFolder.open(config, task="bench") as folder:
         finish(folder, bench, console)

@@ -47,7 +47,8 @@ def _proposer(config: DictConfig, target: Target) -> tuple[str, Proposer]:
     if not entries or (list(entries) == ["eagle_dynamic"] and not has_drafter):
         entries = {VANILLA: {"_target_": "eagle_lab.decoding.vanilla.Vanilla"}}
     name, settings = next(iter(entries.items()))
-    method = MethodBuilder(target, config.drafter.path).build(name, settings)
+    builder = MethodBuilder(target, config.drafter.path, round_weights=config.drafter.round_weights)
+    method = builder.build(name, settings)
     if method.infeasible:
         raise UserError(method.infeasible)
     if method.decoder is not None:

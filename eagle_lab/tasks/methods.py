@@ -50,11 +50,19 @@ class MethodBuilder:
     Args:
         target: the model.
         drafter_path: the drafter for methods that name none of their own, see `drafter_folder`.
+        round_weights: of drafters, see `load_drafter`; None where the target has fast layers.
     """
 
-    def __init__(self, target: Target, drafter_path: str | Path | None = None):
+    def __init__(
+        self,
+        target: Target,
+        drafter_path: str | Path | None = None,
+        *,
+        round_weights: bool | None = None,
+    ):
         self.target = target
         self.drafter_path = drafter_path
+        self.round_weights = target.fast_layers if round_weights is None else round_weights
         self._loaded: dict[str, tuple[Any, bool]] = {}
         self._draft_models: dict[str, Target] = {}
 
@@ -126,7 +134,7 @@ class MethodBuilder:
     def load(self, path: str | Path) -> tuple[Any, bool]:
         """The drafter in a folder, and whether it was trained for this target; read once."""
         if str(path) not in self._loaded:
-            self._loaded[str(path)] = load_drafter(path, self.target)
+            self._loaded[str(path)] = load_drafter(path, self.target, rounded=self.round_weights)
         return self._loaded[str(path)]
 
     def draft_model(self, path: str) -> Target:

@@ -62,7 +62,7 @@ def run(config: DictConfig) -> None:
             raise UserError(f"profile.run needs the drafter of that bench: {reason}") from None
         path = None
         console.print(f"profiling the target alone: {reason}", markup=False)
-    builder = MethodBuilder(target, path)
+    builder = MethodBuilder(target, path, round_weights=config.drafter.round_weights)
     drafter = None if path is None else builder.load(path)[0]
     if bench is not None and path is not None:
         bench = of_drafter(bench, record.get("drafters") or {}, path)

@@ -31,7 +31,7 @@ def run(config: DictConfig) -> None:
     console = Console()
     questions, settings = questions_from(config), settings_from(config)
     target = target_from(config)
-    builder = MethodBuilder(target, config.drafter.path)
+    builder = MethodBuilder(target, config.drafter.path, round_weights=config.drafter.round_weights)
     methods = grid_methods(builder, entries_from(config), config.grid)
     bench = Bench(target, methods, questions, settings, console=console)
     with RunFolder.open(config, task="sweep") as folder:

@@ -78,6 +78,18 @@ def test_other_shapes_are_an_error_naming_both(saved: tuple[Eagle1, Path]) -> No
         load_drafter(saved[1], FakeTarget(vocab_size=13))
 
 
+def test_rounded_weights_are_the_nearest_half_precision_has(saved: tuple[Eagle1, Path]) -> None:
+    drafter, folder = saved
+    rounded, _ = load_drafter(folder, FakeTarget(), rounded=True)
+    for ours, exact in zip(rounded.parameters(), drafter.parameters(), strict=True):
+        assert torch.equal(ours, exact.bfloat16().float())
+    assert rounded.attached is not None and drafter.attached is not None
+    head = drafter.attached.head_weight
+    assert torch.equal(rounded.attached.head_weight, head.bfloat16().float())
+    rounded.to(torch.float32)  # the head is taken anew, and rounded once more
+    assert torch.equal(rounded.attached.head_weight, head.bfloat16().float())
+
+
 def test_another_fingerprint_of_the_same_shapes_warns(saved: tuple[Eagle1, Path]) -> None:
     with pytest.warns(UserWarning, match="fake-0.*fake-1"):
         _, matches = load_drafter(saved[1], FakeTarget(fingerprint="fake-1"))

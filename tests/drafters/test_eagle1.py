@@ -7,8 +7,10 @@ import math
 import pytest
 import torch
 from torch import Tensor
+from transformers import LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from eagle_lab.drafters.blocks import RMSNorm, causal_attend, full_attention_rope
+from eagle_lab.drafters.blocks import RMSNorm, Rotary, causal_attend, full_attention_rope
 from eagle_lab.drafters.eagle1 import Eagle1, Eagle1Config
 from eagle_lab.drafters.vocabulary import most_frequent, to_draft, to_ids, to_offsets
 from eagle_lab.errors import UserError
@@ -172,6 +174,33 @@ def test_rope_theta_reaches_the_drafter() -> None:
     arguments = inputs()
     difference = drafter(*arguments, causal_attend) - build(usual)(*arguments, causal_attend)
     assert difference.abs().max() > 1e-4
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        {"rope_type": "default"},
+        {"rope_type": "linear", "factor": 2.0},
+        {"rope_type": "dynamic", "factor": 2.0},
+        {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16},
+        {
+            "rope_type": "llama3",
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 16,
+        },
+    ],
+)
+def test_rotary_positions_are_the_bits_of_hugging_face(kind: dict) -> None:
+    parameters = {"rope_theta": 1e4, **kind}
+    sizes = {"head_dim": 8, "max_position_embeddings": 64, "rope_parameters": parameters}
+    config = LlamaConfig(hidden_size=8, num_attention_heads=1, **sizes)
+    positions, hidden = torch.tensor([[0, 1, 63, 63], [70, 5, 199, 2]]), torch.zeros(1)
+    expected = LlamaRotaryEmbedding(config)(hidden, positions)
+    ours = Rotary(**sizes)(hidden, positions)
+    for one, other in zip(ours, expected, strict=True):
+        assert torch.equal(one, other)
 
 
 def test_layer_typed_rope_parameters_give_the_full_attention_set() -> None:

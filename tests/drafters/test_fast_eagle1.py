@@ -13,13 +13,15 @@ from eagle_lab.decoding.eagle_static import EagleStatic
 from eagle_lab.decoding.loop import decode
 from eagle_lab.decoding.vanilla import Vanilla
 from eagle_lab.drafters.blocks import causal_attend
+from eagle_lab.drafters.checkpoint import save_drafter
 from eagle_lab.drafters.eagle1 import Eagle1, Eagle1Config
 from eagle_lab.drafters.fast_eagle1 import CacheAttend, FastEagle1, use_fast_drafter
 from eagle_lab.models.cache import TreeCache, TreePass
 from eagle_lab.models.fast_ops import MAX_ROWS
-from eagle_lab.models.packed_weights import is_packed
+from eagle_lab.models.packed_weights import is_packed, round_weights
 from eagle_lab.models.target import Target
 from eagle_lab.models.tiny import tiny_random
+from eagle_lab.tasks.methods import MethodBuilder
 
 PROMPTS = [[40, 41, 42], [60, 61, 62, 63] * 4, [7], list(range(100, 140))]
 
@@ -125,7 +127,7 @@ def test_passes_that_the_kernels_do_not_take_run_layer_by_layer(target):
 
 
 @pytest.mark.parametrize(
-    ("architecture", "changes"), [("gemma3_text", {}), ("llama", {"head_dim": 8})]
+    ("architecture", "changes"), [("gemma3_text", {}), ("llama", {"head_dim": 6})]
 )
 def test_what_the_kernel_does_not_compute_keeps_its_own_code(architecture, changes):
     """Another activation, and heads that are no whole registers."""
@@ -165,3 +167,18 @@ def test_text_with_a_rounded_drafter_is_the_targets(target, inner_norm, kept):
         for rows in ([0], [1, 3], [0, 1, 2, 3]):
             texts = decode(target, proposer, [PROMPTS[row] for row in rows], max_new_tokens=16)
             assert [text.tokens for text in texts] == [plain[row].tokens for row in rows]
+
+
+def test_methods_round_where_fast_layers_run_unless_told_otherwise(target, tmp_path):
+    plain = Target(*tiny_random("llama", hidden_size=64, head_dim=16), fast_layers=False)
+    drafter = drafter_for(target)
+    folder = save_drafter(drafter, tmp_path / "drafter", target=target, training_summary={})
+    exact, rounded = drafter.fc.weight, round_weights(drafter.fc.weight)
+    for of, asked, expected in [
+        (target, None, rounded),
+        (plain, None, exact),
+        (target, False, exact),
+        (plain, True, rounded),
+    ]:
+        loaded, _ = MethodBuilder(of, folder, round_weights=asked).load(folder)
+        assert torch.equal(loaded.fc.weight, expected)
