@@ -48,9 +48,14 @@ class EagleDynamic(EagleProposer):
     @torch.no_grad()
     def propose(self, context: Context) -> DraftTree:
         """One pass of the drafter per level, the last one's children need none."""
+        if self.graphs is not None and self.stop_confidence == 0:
+            return self.graphs.tree(self._grow, context.roots, (self.depth - 1) * self.width)
+        return self._grow(context.roots)
+
+    def _grow(self, roots: Tensor) -> DraftTree:
         hidden = self.root_hidden
         scores = hidden.new_zeros(hidden.shape[:2], dtype=torch.float32)
-        pool_index = torch.zeros_like(context.roots)[:, None]
+        pool_index = torch.zeros_like(roots)[:, None]
         visible = hidden.new_zeros(len(hidden), 1, 0, dtype=torch.bool)
         levels: list[Level] = []
         num_pooled = 0
@@ -74,8 +79,8 @@ class EagleDynamic(EagleProposer):
                 level.tokens.gather(1, frontier), _rows_of(hidden, parent), depth, visible
             )
         if not levels:
-            return DraftTree.root_only(context.roots)
-        return rerank(context.roots, levels, self.max_nodes)
+            return DraftTree.root_only(roots)
+        return rerank(roots, levels, self.max_nodes)
 
 
 def _rows_of(values: Tensor, index: Tensor) -> Tensor:

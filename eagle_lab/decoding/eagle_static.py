@@ -87,11 +87,18 @@ class EagleStatic(EagleProposer):
     @torch.no_grad()
     def propose(self, context: Context) -> DraftTree:
         """One pass of the drafter per level that has children below it."""
-        batch = len(context.tokens)
-        tokens = context.roots[:, None].repeat(1, self.max_nodes + 1)
+        if self.graphs is not None and context.sampling.greedy:
+            num_inner = self._levels[-1].visible.shape[1]
+            return self.graphs.tree(self._fill, context.roots, num_inner)
+        return self._fill(context.roots, None if context.sampling.greedy else context)
+
+    def _fill(self, roots: Tensor, context: Context | None = None) -> DraftTree:
+        """The best children of each node, or, with the `context` of sampling, drawn ones."""
+        batch = len(roots)
+        tokens = roots[:, None].repeat(1, self.max_nodes + 1)
         valid = torch.ones_like(tokens, dtype=torch.bool)
         laws = coins = None
-        if not context.sampling.greedy:
+        if context is not None:
             laws = self.root_hidden.new_zeros(*tokens.shape, self.target.vocab_size).float()
             coins = self._coins(context)
         hidden = self.root_hidden  # [B, I, H] states behind the inner nodes
@@ -101,7 +108,7 @@ class EagleStatic(EagleProposer):
                 above = hidden[:, level.inner_places]
                 hidden = self.guess(tokens[:, level.inner], above, depth, visible)
             logits = self.drafter.logits(hidden)
-            if laws is None or coins is None:
+            if context is None or laws is None or coins is None:
                 children = logits.topk(level.num_children, dim=-1).indices
             else:
                 probs = context.sampling.probs(logits)

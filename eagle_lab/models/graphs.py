@@ -1,7 +1,7 @@
 """CUDA graphs: work over a cache, recorded once for a bucket of shapes and replayed in one launch.
 
-    graphs = CacheGraphs(function, CudaRecorder())
-    logits, features = graphs.run(cache, num_slots, tokens, depths, ancestors)
+    graphs = CacheGraphs(CudaRecorder())
+    logits, features = graphs.run(function, cache, num_slots, tokens, depths, ancestors)
 
 A small pass on a GPU takes as long as its hundreds of launches; a recorded one takes one. A
 recording repeats the same kernels on the same addresses, so everything it touches stays where it
@@ -136,7 +136,7 @@ class _Block:
 
 
 class CacheGraphs:
-    """A function over caches that runs from recordings.
+    """Functions over the same caches that run from recordings.
 
     One that cannot be recorded runs as it is from then on, after a warning.
 
@@ -146,34 +146,45 @@ class CacheGraphs:
 
     num_recordings: ClassVar[int] = 0
 
-    def __init__(self, function: CacheFunction, recorder: Recorder):
-        self._function, self._recorder = function, recorder
+    def __init__(self, recorder: Recorder):
+        self._recorder = recorder
         self._blocks: list[_Block] = []
-        self._refused = False
+        self._refused: list[CacheFunction] = []
 
     @torch.no_grad()
-    def run(self, cache: TreeCache, num_slots: int, *inputs: Tensor) -> Tensors:
-        """The function's outputs for `cache` and `inputs` [B, ...].
+    def run(
+        self, function: CacheFunction, cache: TreeCache, num_slots: int, *inputs: Tensor
+    ) -> Tensors:
+        """The outputs of `function` for `cache` and `inputs` [B, ...].
 
         Args:
+            function: the same one, or a method of the same object, is recorded once.
             cache: it may be moved to another place in memory; an empty one is no case for graphs.
             num_slots: tree slots of each row that the function writes or sees.
             inputs: a recording is made for each combination of their shapes and the buckets.
         """
-        if self._refused or cache.store is None:
-            return self._function(cache, *inputs)
+        if function in self._refused or cache.store is None:
+            return function(cache, *inputs)
         rows = row_bucket(len(cache.lengths))
         slots = slot_bucket(cache.max_length + num_slots)
         block = self._block_of(cache, cache.store, rows, slots)
-        key = (rows, slots, num_slots, *((value.dtype, value.shape[1:]) for value in inputs))
+        key = (
+            function,
+            rows,
+            slots,
+            num_slots,
+            *((value.dtype, value.shape[1:]) for value in inputs),
+        )
         if key not in block.recordings:
             try:
                 block.recordings[key] = _Replay(
-                    self._function, self._recorder, cache, block.store, slots - num_slots, inputs
+                    function, self._recorder, cache, block.store, slots - num_slots, inputs
                 )
             except RuntimeError as error:
-                self._refuse(error)
-                return self._function(cache, *inputs)
+                self._refused.append(function)
+                reason = str(error).partition("\n")[0]
+                warnings.warn(f"no CUDA graph could be captured: {reason}", stacklevel=2)
+                return function(cache, *inputs)
             CacheGraphs.num_recordings += 1
         return block.recordings[key](cache.lengths, *inputs)
 
@@ -193,8 +204,3 @@ class CacheGraphs:
         chosen.owner = weakref.ref(cache)
         cache.move_to(chosen.store)
         return chosen
-
-    def _refuse(self, error: RuntimeError) -> None:
-        self._refused = True
-        reason = str(error).partition("\n")[0]
-        warnings.warn(f"no CUDA graph could be captured, running without: {reason}", stacklevel=3)

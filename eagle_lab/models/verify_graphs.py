@@ -29,7 +29,7 @@ class VerifyGraphs:
     def __init__(self, target: Target, recorder: Recorder):
         self.recorder = recorder
         self._target = target
-        self._graphs = CacheGraphs(self._pass, recorder)
+        self._graphs = CacheGraphs(recorder)
 
     def score(self, tree: DraftTree, cache: TreeCache) -> Tensors:
         """Logits [B, N, V] and features [B, N, F] at every column of `tree`."""
@@ -40,7 +40,7 @@ class VerifyGraphs:
             tokens, depths = (pad(values, (0, added)) for values in (tokens, depths))
             itself = torch.eye(num_columns, dtype=torch.bool, device=tokens.device)
             ancestors = pad(ancestors, (0, added, 0, added)) | itself
-        outputs = self._graphs.run(cache, num_columns, tokens, depths, ancestors)
+        outputs = self._graphs.run(self._pass, cache, num_columns, tokens, depths, ancestors)
         logits, features = (values[:, : tree.num_columns] for values in outputs)
         return logits, features
 
