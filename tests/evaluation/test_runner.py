@@ -17,6 +17,7 @@ from eagle_lab.evaluation.method import Method
 from eagle_lab.evaluation.plan import BenchSettings
 from eagle_lab.evaluation.results import evaluate
 from eagle_lab.evaluation.runner import Bench
+from eagle_lab.models.graphs import CacheGraphs
 from eagle_lab.sampling import Sampling
 from tests.evaluation.fakes import QUESTIONS, oracle, tiny_target, vanilla, vanilla_rows
 
@@ -304,3 +305,22 @@ def test_impossible_settings_name_their_key(change):
 
 def test_peak_memory_is_a_plausible_number():
     assert 50 < bench().run()[0]["peak_memory_mb"] < 100_000
+
+
+@pytest.mark.parametrize("timing", [True, False])
+def test_what_was_timed_while_graphs_were_recorded_is_decoded_again(monkeypatch, timing):
+    """Each row has its times from a call that recorded nothing; untimed rows need none."""
+    calls = []
+    real = runner.decode
+
+    def recording_once(*arguments, **options):
+        calls.append(options["row_keys"])
+        monkeypatch.setattr(CacheGraphs, "num_recordings", 1)
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(CacheGraphs, "num_recordings", 0)
+    monkeypatch.setattr(runner, "decode", recording_once)
+    settings = dataclasses.replace(SETTINGS, turns=1, warmup=0, timing=timing)
+    rows = bench(settings=settings).run()
+    assert len(calls) == len(rows) + timing
+    assert (calls[0] == calls[1]) == timing
