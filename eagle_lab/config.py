@@ -125,6 +125,7 @@ class TrainerConfig:
     least_squares_start: bool = MISSING
     max_tokens: int | None = None
     val_fraction: float = MISSING
+    supervise: str = MISSING
     max_length: int = MISSING
     batch_tokens: int = MISSING
     accumulate: int = MISSING

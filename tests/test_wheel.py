@@ -13,6 +13,7 @@ import pytest
 from hatchling.builders.wheel import WheelBuilder
 
 import eagle_lab
+from eagle_lab.drafters.shipped import shipped_drafters
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -40,7 +41,9 @@ def test_the_unpacked_wheel_finds_its_own_configuration(wheel: Path, tmp_path: P
     site = tmp_path / "site"
     zipfile.ZipFile(wheel).extractall(site)
     program = (
-        "from eagle_lab.config import CONF_DIR, compose; print(CONF_DIR, compose().tree.depth)"
+        "from eagle_lab.config import CONF_DIR, compose;"
+        "from eagle_lab.drafters.shipped import shipped_drafters;"
+        "print(CONF_DIR, compose().tree.depth, *shipped_drafters())"
     )
     done = subprocess.run(
         [sys.executable, "-c", program],
@@ -50,7 +53,7 @@ def test_the_unpacked_wheel_finds_its_own_configuration(wheel: Path, tmp_path: P
         text=True,
         check=True,
     )
-    assert done.stdout.split() == [str(site / "eagle_lab/conf"), "6"]
+    assert done.stdout.split() == [str(site / "eagle_lab/conf"), "6", *shipped_drafters()]
 
 
 def test_the_version_is_said_once_everywhere() -> None:

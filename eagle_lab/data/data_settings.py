@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from eagle_lab.errors import UserError
+from eagle_lab.errors import UserError, choose
+
+ANSWERS, ALL = "answers", "all"
 
 
 @dataclass(frozen=True)
@@ -18,6 +20,8 @@ class DataSettings:
         max_tokens: train on at most this many tokens, a random share of all stores that a larger
             share holds; None for all. What is held out does not depend on it.
         seed: of split and order.
+        supervise: what is learned of a conversation: the assistant's tokens (`answers`), or the
+            user's and the template's, too (`all`). What is held out are answers either way.
     """
 
     batch_tokens: int
@@ -25,8 +29,10 @@ class DataSettings:
     val_fraction: float
     max_tokens: int | None
     seed: int
+    supervise: str = ANSWERS
 
     def __post_init__(self) -> None:
+        choose(self.supervise, (ANSWERS, ALL), "trainer.supervise")
         for name, lowest in (("batch_tokens", 1), ("max_length", 3), ("max_tokens", 1)):
             value = getattr(self, name)
             if value is not None and value < lowest:

@@ -17,8 +17,14 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from eagle_lab.data.data_settings import DataCounts, DataSettings
-from eagle_lab.data.datasets import DocumentDataset, Store, nested_share, split_conversations
+from eagle_lab.data.data_settings import ALL, DataCounts, DataSettings
+from eagle_lab.data.datasets import (
+    DocumentDataset,
+    Store,
+    WithWholeTexts,
+    nested_share,
+    split_conversations,
+)
 from eagle_lab.data.packing import PackedBatchSampler, pack
 from eagle_lab.errors import UserError
 
@@ -29,6 +35,10 @@ log = logging.getLogger(__name__)
 class DrafterDataModule(LightningDataModule):
     """Packed batches of a store.
 
+    Attributes:
+        store: as it was captured.
+        documents: the same with the masks that `settings.supervise` asks for.
+
     Raises:
         UserError: no conversation has a label (an all-zero mask), or fewer than two have.
     """
@@ -36,6 +46,7 @@ class DrafterDataModule(LightningDataModule):
     def __init__(self, store: Store, settings: DataSettings) -> None:
         super().__init__()
         self.store, self.settings = store, settings
+        self.documents: Store = store
         self._token_counts: dict[int, Tensor] = {}
         self._choices: dict[int, Tensor] | None = None
         self.train_indices: list[int] = []
@@ -71,6 +82,9 @@ class DrafterDataModule(LightningDataModule):
             seed=self.settings.seed,
         )
         self.val_indices = [usable[i] for i in val]
+        if self.settings.supervise == ALL:
+            self.documents = WithWholeTexts(self.store, self.train_indices)
+            num_labels |= {i: lengths[i] - FIRST_LABEL for i in self.train_indices}
         return DataCounts(
             num_conversations=len(self.store),
             num_skipped=len(self.store) - len(usable),
@@ -132,7 +146,7 @@ class DrafterDataModule(LightningDataModule):
 
     def _dataset(self, indices: list[int]) -> DocumentDataset:
         return DocumentDataset(
-            self.store, indices, max_length=self.settings.max_length, choices=self._choices
+            self.documents, indices, max_length=self.settings.max_length, choices=self._choices
         )
 
 

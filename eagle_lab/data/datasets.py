@@ -6,6 +6,7 @@ yields `tokens` [T], `supervised` [T], `features` [T - 1, F] and `conversation_i
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import itertools
 from collections.abc import Hashable, Sequence
@@ -82,6 +83,32 @@ def nested_share(
     totals = itertools.accumulate(lengths[i] for i in order)
     num_kept = sum(1 for total in totals if total <= max_tokens)
     return sorted(indices[i] for i in order[: max(num_kept, 1)])
+
+
+class WithWholeTexts:
+    """A store in some of whose conversations every token is supervised.
+
+    Args:
+        store: with the masks as they were captured.
+        indices: of those conversations.
+    """
+
+    def __init__(self, store: Store, indices: Sequence[int]) -> None:
+        self.store, self.indices = store, frozenset(indices)
+
+    def __len__(self) -> int:
+        return len(self.store)
+
+    def lengths(self) -> list[int]:
+        """T of every conversation."""
+        return self.store.lengths()
+
+    def __getitem__(self, index: int) -> Any:
+        """A conversation, see `Store`."""
+        stored = self.store[index]
+        if index not in self.indices:
+            return stored
+        return dataclasses.replace(stored, supervised=torch.ones_like(stored.supervised))
 
 
 class DocumentDataset(Dataset[Document]):

@@ -74,8 +74,7 @@ def train(folder: RunFolder, config: DictConfig, target: Target) -> Path:
     origin = origin_of(config, target)
     drafter = drafter_from(config, target, data, resumed=last_checkpoint(checkpoints) is not None)
     if drafter.d2t is not None:
-        indices = data.train_indices + data.val_indices
-        data.use_choices(cached_choices(data.store, indices, target, checkpoints))
+        data.use_choices(cached_choices(data, target, checkpoints))
     module = DrafterModule(drafter, optimisation)
     facts = origin | vocabulary_facts(drafter, data, target.vocab_size)
     summary = fit_in(folder, config, module, data, facts)

@@ -7,6 +7,7 @@ not once per epoch; the answers are kept beside the checkpoints.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import time
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from eagle_lab.data.datamodule import DrafterDataModule
 from eagle_lab.data.datasets import Store
 from eagle_lab.data.packing import UNKNOWN_CHOICE
 
@@ -46,14 +48,12 @@ def greedy_choices(store: Store, indices: Sequence[int], target: Any) -> dict[in
     return choices
 
 
-def cached_choices(
-    store: Any, indices: Sequence[int], target: Any, folder: Path
-) -> dict[int, Tensor]:
-    """`greedy_choices`, read from `folder` if they were computed there for this store before."""
-    path, key = (
-        folder / FILE,
-        {"store": store.digest, "conversations": str(hash(tuple(indices)))},
-    )
+def cached_choices(data: DrafterDataModule, target: Any, folder: Path) -> dict[int, Tensor]:
+    """`greedy_choices` of all of `data`, read from `folder` if they were computed there before."""
+    store: Any = data.store
+    indices = data.train_indices + data.val_indices
+    labels = (data.settings.supervise, *indices)
+    path, key = folder / FILE, {"store": store.digest, "conversations": _digest(labels)}
     try:
         with safe_open(path, framework="pt") as file:
             if file.metadata() == key:
@@ -61,7 +61,7 @@ def cached_choices(
                 return dict(zip(indices, flat, strict=True))
     except (SafetensorError, OSError):
         pass  # not there, or torn: compute them
-    choices = greedy_choices(store, indices, target)
+    choices = greedy_choices(data.documents, indices, target)
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {
         "choices": torch.cat([choices[index] for index in indices]),
@@ -71,3 +71,7 @@ def cached_choices(
     save_file(tensors, partial, metadata=key)
     partial.replace(path)
     return choices
+
+
+def _digest(values: Sequence[Any]) -> str:
+    return hashlib.sha256(repr(values).encode()).hexdigest()[:16]

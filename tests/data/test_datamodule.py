@@ -18,7 +18,7 @@ SETTINGS = {
 }  # fmt: skip
 
 
-def data_of(store: FakeStore, **changes: int | float | None) -> DrafterDataModule:
+def data_of(store: FakeStore, **changes: int | float | str | None) -> DrafterDataModule:
     return DrafterDataModule(store, DataSettings(**{**SETTINGS, **changes}))  # type: ignore[arg-type]
 
 
@@ -86,6 +86,21 @@ def test_one_conversation_is_trained_on_however_few_tokens_are_asked_for() -> No
     assert data_of(FakeStore([10] * 20), max_tokens=1).counts.num_train == 1
 
 
+def test_whole_texts_can_be_learned_and_held_out_are_answers_all_the_same() -> None:
+    store = FakeStore([9, 12, 15, 6, 30, 8, 9, 20])
+    answers, whole = data_of(store), data_of(store, supervise="all")
+    assert whole.train_indices == answers.train_indices
+    assert whole.val_indices == answers.val_indices
+    assert all(batch.supervised.all() for batch in whole.train_batches())
+    of_val = [[b.supervised.tolist() for b in data.val_dataloader()] for data in (answers, whole)]
+    assert of_val[0] == of_val[1]
+    lengths = store.lengths()
+    assert whole.counts.num_train_labels == sum(lengths[i] - 2 for i in whole.train_indices)
+    assert whole.counts.num_train_labels > answers.counts.num_train_labels
+    # The draft vocabulary stays that of the answers
+    assert whole.token_counts(12).tolist() == answers.token_counts(12).tolist()
+
+
 def test_a_store_of_another_target_is_refused() -> None:
     """Contract 9: both fingerprints are named."""
     check_store(FakeStore([9]), FakeTarget())
@@ -101,5 +116,7 @@ def test_fused_layers_are_refused_for_eagle1() -> None:
 
 
 def test_settings_out_of_range_are_named() -> None:
+    with pytest.raises(UserError, match="trainer.supervise 'answer'.*Did you mean 'answers'"):
+        data_of(FakeStore([9] * 4), supervise="answer")
     with pytest.raises(UserError, match="batch_tokens=0"):
         data_of(FakeStore([9] * 4), batch_tokens=0)

@@ -23,8 +23,13 @@ from tests.drafters.fakes import FakeTarget
 
 LARGEST = 12_000_000  # bytes of a folder
 FIT = list(shipped_drafters().values())
-# (question, least tokens per target pass of the 59-node tree over its first 64 tokens)
-QUESTION, LEAST_TAU = "Give three tips for staying healthy.", 2.0
+EMBEDDED = "445af5c8c6ec3c15"  # fingerprint of SmolLM2-135M-Instruct as it is fetched
+QUESTIONS = [
+    "Give three tips for staying healthy.",
+    "Write a short story about a lighthouse keeper.",
+    "Explain what a prime number is.",
+]
+LEAST_TAU = 2.4  # tokens per target pass of the 59-node tree over the first 64 of each answer
 
 
 @pytest.fixture
@@ -74,7 +79,8 @@ def test_a_shipped_drafter_is_small_half_precision_and_has_its_card(folder: Path
     card = (folder / "README.md").read_text(encoding="utf-8")
     described = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     assert card.startswith("---\nlicense: apache-2.0\n")
-    assert described["target"]["fingerprint"] in card
+    assert described["target"]["fingerprint"] == EMBEDDED
+    assert EMBEDDED in card
 
 
 @pytest.mark.slow
@@ -84,5 +90,7 @@ def test_a_shipped_drafter_drafts_well_for_the_embedded_target(folder: Path) -> 
     assert drafter_folder(None, target) == folder
     _, matches = load_drafter(folder, target)
     assert matches
-    answer = eagle_lab.generate(target, None, QUESTION, max_new_tokens=64)[0]
-    assert answer.tau >= LEAST_TAU
+    assert target.fingerprint == EMBEDDED
+    answers = eagle_lab.generate(target, None, QUESTIONS, max_new_tokens=64)
+    lengths = [length for one in answers for length in one.generation.emitted_lengths]
+    assert sum(lengths) / len(lengths) >= LEAST_TAU

@@ -112,9 +112,10 @@ def test_the_task_leaves_a_drafter_and_its_curve(
     assert str(tmp_path) not in (warm / "drafter" / "config.json").read_text()
     assert "| setting | stage 1 | stage 2 |" in (warm / "drafter" / "README.md").read_text()
 
-    # A third run begins a chain of three
+    # A third run, of whole texts, makes a chain of three
     third = tmp_path / "third"
-    train.run(compose(overrides(store, third, f"trainer.init_from={warm / 'drafter'}")))
+    more = (f"trainer.init_from={warm / 'drafter'}", "trainer.supervise=all")
+    train.run(compose(overrides(store, third, *more)))
     stages = json.loads((third / "summary.json").read_text())["earlier_stages"]
     assert [stage["recipe"]["ttt_steps"] for stage in stages] == [1, 2]
     assert "earlier_stages" not in stages[1]
