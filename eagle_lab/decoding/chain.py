@@ -72,7 +72,10 @@ def draft_chain(
         stop_confidence: a row's branch ends where its probability, the best next token included,
             is less than this; 0 never stops.
     """
-    most = torch.tensor(wanted, device=device)
+    if len(set(wanted)) == 1:  # made on the device, nothing to send there
+        most = torch.full((len(wanted),), wanted[0], device=device)
+    else:
+        most = torch.tensor(wanted, device=device)
     counts = torch.zeros_like(most)
     path = torch.zeros(len(most), device=device)  # log-probability of each row's branch
     tokens: list[Tensor] = []

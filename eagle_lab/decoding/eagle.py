@@ -19,7 +19,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from eagle_lab.decoding.draft_graphs import DraftGraphs
 from eagle_lab.decoding.proposer import Context
 from eagle_lab.drafters.eagle1 import Eagle1
 from eagle_lab.drafters.fast_eagle1 import CacheAttend, use_fast_drafter
@@ -50,9 +49,6 @@ class EagleProposer:
         self.drafter = drafter
         if target.fast_layers:
             use_fast_drafter(drafter)
-        self.graphs: DraftGraphs | None = None
-        if target.graphs is not None:
-            self.graphs = DraftGraphs(self, target.graphs.recorder)
 
     @torch.no_grad()
     def begin(self, context: Context, features: Tensor) -> None:
@@ -61,22 +57,26 @@ class EagleProposer:
         width = features.shape[1]
         following = [row[1:] + [0] * (width + 1 - len(row)) for row in context.tokens]
         tokens = torch.tensor(following, device=context.roots.device)
-        self._extend(tokens, features, context.cache.lengths)
+        self._extend(tokens, features, context.cache.lengths, context.cache.max_length)
 
     @torch.no_grad()
     def observe(self, context: Context, acceptance: Acceptance, scores: Scores) -> None:
         """Replace guessed pairs by true ones: the accepted nodes' and the new root's."""
         path = acceptance.path[:, :, None].expand(-1, -1, scores.features.shape[-1])
         features = scores.features.gather(1, path)
-        self._extend(acceptance.tokens, features, acceptance.num_accepted + 1)
+        counts = acceptance.num_accepted + 1
+        self._extend(acceptance.tokens, features, counts, context.cache.max_length)
 
-    def _extend(self, tokens: Tensor, features: Tensor, counts: Tensor) -> None:
-        """Commit the first `counts` [B] pairs of `features` [B, N, H] and `tokens` [B, N]."""
+    def _extend(self, tokens: Tensor, features: Tensor, counts: Tensor, max_length: int) -> None:
+        """Commit the first `counts` [B] pairs of `features` [B, N, H] and `tokens` [B, N].
+
+        `max_length` is that of the target's cache, which is as long.
+        """
         batch, num_pairs = tokens.shape
         steps = torch.arange(num_pairs, device=tokens.device)
         visible = (steps[:, None] >= steps).expand(batch, -1, -1)
         hidden = self._run(tokens, features, self.cache.lengths[:, None] + steps, visible)
-        self.cache.advance(counts)
+        self.cache.advance(counts, max_length)
         last = hidden[torch.arange(batch, device=tokens.device), counts - 1]
         self.root_hidden = last[:, None]  # [B, 1, H] stands for the root's feature
 
@@ -93,8 +93,6 @@ class EagleProposer:
         return self._run(tokens, features, positions, visible)
 
     def _run(self, tokens: Tensor, features: Tensor, positions: Tensor, visible: Tensor) -> Tensor:
-        if self.graphs is not None:
-            return self.graphs.run(self.cache, tokens, features, positions, visible)
         attend = CacheAttend(TreePass(self.cache, positions, visible))
         return self.drafter(tokens, features, positions, attend)
 

@@ -81,28 +81,27 @@ class Record:
         self._keep_confidences = keep_confidences
         self._features: list[list[Tensor]] | None = [[] for _ in prompts] if keep_features else None
 
-    def emit(self, new_tokens: list[list[int]], num_nodes: Tensor | None) -> list[int]:
+    def emit(self, new_tokens: list[list[int]], num_nodes: list[int] | None) -> list[int]:
         """Add one cycle's tokens, cut them, and let finished rows go.
 
         Args:
             new_tokens: of the rows under way, the accepted ones and the target's own.
-            num_nodes: [B] nodes verified in this cycle; None for the first token, which belongs
-                to the prefill and to no cycle.
+            num_nodes: nodes verified in this cycle in each row; None for the first token, which
+                belongs to the prefill and to no cycle.
 
         Returns:
             Places, among the rows so far, of those that go on, in their new order: the last ones
             fill the gaps, so that few rows of a large state move.
         """
-        drafted = None if num_nodes is None else num_nodes.tolist()
         going_on = []
         for place, row in enumerate(self.rows):
             generation = self.generations[row]
             emitted, generation.finished_by = self._cut(generation, new_tokens[place])
             generation.tokens += emitted
-            if drafted is not None:
+            if num_nodes is not None:
                 generation.emitted_lengths.append(len(emitted))
                 generation.accepted_lengths.append(min(len(new_tokens[place]) - 1, len(emitted)))
-                generation.num_drafted += drafted[place]
+                generation.num_drafted += num_nodes[place]
             if self._on_tokens is not None:
                 self._on_tokens(row, emitted)
             if not generation.finished_by:
@@ -125,14 +124,18 @@ class Record:
             for kept, prompt, row in zip(self._features, self._prompts(), features, strict=True):
                 kept.append(row[: len(prompt)].clone())
 
-    def keep_features(self, features: Tensor, acceptance: Acceptance) -> None:
-        """Store `features` [B, N, F] of the root and the accepted nodes of the rows under way."""
-        if self._features is not None:
-            counts = (acceptance.num_accepted + 1).tolist()
-            for place, row in enumerate(self.rows):
-                self._features[row].append(features[place, acceptance.path[place, : counts[place]]])
+    def keep_features(self, features: Tensor, path: Tensor, new_tokens: list[list[int]]) -> None:
+        """Store `features` [B, N, F] of the root and the accepted nodes of the rows under way.
 
-    def keep_confidences(self, tree: DraftTree, acceptance: Acceptance) -> None:
+        They stand at the columns `path` [B, A], as many as there are new tokens.
+        """
+        if self._features is not None:
+            for place, (row, tokens) in enumerate(zip(self.rows, new_tokens, strict=True)):
+                self._features[row].append(features[place, path[place, : len(tokens)]])
+
+    def keep_confidences(
+        self, tree: DraftTree, acceptance: Acceptance, new_tokens: list[list[int]]
+    ) -> None:
         """Store confidence and fate of every node that was judged, of the rows under way.
 
         Called before `emit`. Behind a cut nothing was judged; a tree without scores has no
@@ -143,7 +146,7 @@ class Record:
             return
         emitted = [
             len(self._cut(self.generations[row], tokens)[0])
-            for row, tokens in zip(self.rows, acceptance.token_lists(), strict=True)
+            for row, tokens in zip(self.rows, new_tokens, strict=True)
         ]
         reached = tree.depths <= torch.tensor(emitted, device=tree.depths.device)[:, None]
         accepted = torch.zeros_like(tree.valid).scatter(1, acceptance.path, True)

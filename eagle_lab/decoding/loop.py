@@ -6,13 +6,14 @@ the target and the sampling law alone.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
+from eagle_lab.decoding.clock import Laps
 from eagle_lab.decoding.generation import Generation, Record
+from eagle_lab.decoding.outcome import Outcome
 from eagle_lab.decoding.proposer import Context, Proposer
 from eagle_lab.errors import UserError
 from eagle_lab.models.target import Scores, Target
@@ -56,7 +57,7 @@ def decode(
         return []
     if row_keys is None:
         row_keys = [row_key(0, row, 0, 0) for row in range(len(prompts))]
-    clock = Clock(target.device)
+    laps = Laps(target.device)
     record = Record(
         prompts, max_new_tokens, target.eos_ids, on_tokens, keep_features, keep_confidences
     )
@@ -74,32 +75,50 @@ def decode(
     coins = _toss(context, first, context.cache.lengths - 1)
     acceptance = verify(first, scores.logits, context.sampling, coins)
     record.keep_prompt_features(scores.features)
-    acceptance, scores, _ = _emit(context, record, acceptance, scores, num_nodes=None)
+    new_tokens = Outcome.fetch(first, acceptance).new_tokens
+    context.append(new_tokens, acceptance.own_token)
+    acceptance, scores, _ = _emit(context, record, acceptance, scores, new_tokens, None)
     if record.rows:
         proposer.begin(context, scores.features)
-    prefill_s = clock.lap()
+    laps.end()
 
+    cycles: list[list[int]] = []  # rows that took part in each
     while record.rows:
         rows = record.rows
+        cycles.append(rows)
         tree = proposer.propose(context)
-        draft_s = clock.lap()
+        laps.end()
         scores = target.score(tree, context.cache)
-        verify_s = clock.lap()
+        laps.end()
 
         coins = _toss(context, tree, context.cache.lengths)
         acceptance = verify(tree, scores.logits, context.sampling, coins)
-        context.cache.keep(acceptance.path, acceptance.num_accepted + 1)
-        record.keep_features(scores.features, acceptance)
-        record.keep_confidences(tree, acceptance)
-        acceptance, scores, going_on = _emit(context, record, acceptance, scores, tree.num_nodes())
+        outcome = Outcome.fetch(tree, acceptance)  # the only wait for the device in a cycle
+        new_tokens = outcome.new_tokens
+        context.append(new_tokens, acceptance.own_token)
+        context.cache.keep(
+            acceptance.path,
+            acceptance.num_accepted + 1,
+            moved=outcome.moved,
+            max_length=max(map(len, context.tokens)) - 1,  # the roots are not in it yet
+        )
+        record.keep_features(scores.features, acceptance.path, new_tokens)
+        record.keep_confidences(tree, acceptance, new_tokens)
+        acceptance, scores, going_on = _emit(
+            context, record, acceptance, scores, new_tokens, outcome.num_nodes
+        )
         if len(going_on) < len(rows):
             proposer.select(going_on)
-        rest_s = clock.lap()
+        laps.end()
 
         if record.rows:
             proposer.observe(context, acceptance, scores)
-        draft_s += clock.lap()
-        record.time_cycle(rows, draft_s, verify_s, rest_s)
+        laps.end()
+
+    prefill_s, *seconds = laps.seconds()
+    by_cycle = zip(*[iter(seconds)] * 4, strict=True)
+    for rows, (propose_s, verify_s, rest_s, observe_s) in zip(cycles, by_cycle, strict=True):
+        record.time_cycle(rows, propose_s + observe_s, verify_s, rest_s)
     return record.finish(prefill_s)
 
 
@@ -115,14 +134,13 @@ def _emit(
     record: Record,
     acceptance: Acceptance,
     scores: Scores,
-    num_nodes: Tensor | None,
+    new_tokens: list[list[int]],
+    num_nodes: list[int] | None,
 ) -> tuple[Acceptance, Scores, list[int]]:
     """Hand out the new tokens and drop the rows that finished.
 
     Returns what the rows that go on have been given, and their places among the rows so far.
     """
-    new_tokens = acceptance.token_lists()
-    context.append(new_tokens, acceptance.own_token)
     num_rows = len(record.rows)
     going_on = record.emit(new_tokens, num_nodes)
     if len(going_on) < num_rows:
@@ -148,20 +166,3 @@ def check_fits(
                 f"{max_nodes + 1} tree slots it needs {needed}, but the context of "
                 f"{target.name} is {target.context_length}"
             )
-
-
-class Clock:
-    """Wall-clock laps that wait for the device."""
-
-    def __init__(self, device: torch.device):
-        self._cuda = device.type == "cuda"
-        self._last = 0.0
-        self.lap()
-
-    def lap(self) -> float:
-        """Seconds since the last lap."""
-        if self._cuda:
-            torch.cuda.synchronize()
-        now = time.perf_counter()
-        seconds, self._last = now - self._last, now
-        return seconds

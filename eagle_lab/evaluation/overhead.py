@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from eagle_lab.decoding.clock import Clock
 from eagle_lab.decoding.draft_model import DraftModelProposer
-from eagle_lab.decoding.loop import Clock, decode
+from eagle_lab.decoding.loop import decode
 from eagle_lab.evaluation.method import Method
 from eagle_lab.evaluation.pass_costs import HIGH, LOW, Row
 from eagle_lab.models.target import Target

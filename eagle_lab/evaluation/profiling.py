@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.progress import track
 from torch import Tensor
 
-from eagle_lab.decoding.loop import Clock
+from eagle_lab.decoding.clock import Clock
 from eagle_lab.drafters.eagle1 import Eagle1
 from eagle_lab.errors import UserError
 from eagle_lab.evaluation.ceilings import Model, dtype_name, probes

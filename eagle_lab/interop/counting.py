@@ -12,8 +12,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
-
 from eagle_lab.decoding.generation import Generation, Record
 
 
@@ -48,8 +46,7 @@ def generations_of(
         cycles = [Pass(rest, 0.0, prefill.num_drafted - 1), *cycles]
     for cycle in cycles:
         rows = record.rows
-        num_drafted = torch.full((len(rows),), cycle.num_drafted)
-        record.emit([cycle.tokens[row] for row in rows], num_drafted)
+        record.emit([cycle.tokens[row] for row in rows], [cycle.num_drafted] * len(rows))
         record.time_cycle(rows, draft_s=0.0, verify_s=0.0, rest_s=cycle.seconds)
     generations = record.finish(prefill.seconds)
     for generation in generations:

@@ -121,25 +121,42 @@ class TreeCache:
         self._store = grown
         return grown
 
-    def advance(self, counts: Tensor) -> None:
-        """Commit the first `counts` [B] tree slots of each row, where they are."""
-        self.lengths = self.lengths + counts
-        self.max_length = int(self.lengths.max()) if len(self.lengths) else 0
+    def advance(self, counts: Tensor, max_length: int | None = None) -> None:
+        """Commit the first `counts` [B] tree slots of each row, where they are.
 
-    def keep(self, path: Tensor, counts: Tensor) -> None:
+        `max_length` is the largest length then, if the host knows it; else it is fetched.
+        """
+        self.lengths = self.lengths + counts
+        if max_length is None:
+            max_length = int(self.lengths.max()) if len(self.lengths) else 0
+        self.max_length = max_length
+
+    def keep(
+        self,
+        path: Tensor,
+        counts: Tensor,
+        *,
+        moved: bool = True,
+        max_length: int | None = None,
+    ) -> None:
         """Commit the tree slots `path` [B, A] of each row, the first `counts` [B] of them.
 
         A is at most the number of columns of the last pass. The moved slots go through a
         temporary, so a path may overlap its destination; entries behind `counts` are ignored.
+
+        Args:
+            path: [B, A].
+            counts: [B].
+            moved: False if every path is known to stay where it is.
+            max_length: see `advance`.
         """
-        steps = torch.arange(path.shape[1], device=path.device)
-        moved = (path != steps) & (steps < counts[:, None])
-        if self._store is not None and bool(moved.any()):
-            source = torch.where(moved, path, steps) + self.lengths[:, None]
+        if self._store is not None and moved:
+            steps = torch.arange(path.shape[1], device=path.device)
+            source = torch.where(steps < counts[:, None], path, steps) + self.lengths[:, None]
             target = steps + self.lengths[:, None]
             rows = self._rows[:, None]
             self._store[:, :, rows, :, target] = self._store[:, :, rows, :, source]
-        self.advance(counts)
+        self.advance(counts, max_length)
 
     def select(self, rows: Sequence[int]) -> None:
         """Keep only the chosen rows, in the order given; rows that keep their place cost nothing.

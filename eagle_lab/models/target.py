@@ -207,7 +207,8 @@ class Target:
         visible = (steps[:, None] >= steps).expand(batch, -1, -1)
         tree_pass = TreePass(cache, cache.lengths[:, None] + steps, visible)
         hidden, features = self._forward(tokens, tree_pass)
-        cache.advance(counts)
+        # Of a single token each row takes all there is
+        cache.advance(counts, cache.max_length + 1 if num_tokens == 1 else None)
         last = hidden[torch.arange(batch, device=tokens.device), counts - 1]
         return Scores(self.head(last)[:, None], features)
 

@@ -45,7 +45,7 @@ def test_judged_are_children_of_accepted_nodes_that_the_text_reached(
     acceptance, limit, eos, confidences, accepted
 ):
     record = Record([[1, 2]], limit, frozenset(eos), None, False, keep_confidences=True)
-    record.keep_confidences(example(), acceptance)
+    record.keep_confidences(example(), acceptance, acceptance.token_lists())
     (generation,) = record.generations
     assert generation.draft_confidences == pytest.approx(confidences, abs=1e-4)
     assert generation.draft_accepted == accepted

@@ -1,0 +1,44 @@
+"""What the host must know of a cycle, fetched from the device at once.
+
+Every look of the host at a value on a GPU waits until all that was launched before has run. One is
+needed in each cycle, for the tokens themselves; everything else the host wants to know then comes
+along, and the rest it knows already: as much text as there is, so much is in the caches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from eagle_lab.tree.draft_tree import DraftTree
+from eagle_lab.verify import Acceptance
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A cycle on the host.
+
+    Attributes:
+        new_tokens: of each row, the accepted ones and the target's own.
+        num_nodes: nodes verified in each row.
+        moved: whether any row keeps a node that does not follow the one kept before it.
+    """
+
+    new_tokens: list[list[int]]
+    num_nodes: list[int]
+    moved: bool
+
+    @classmethod
+    def fetch(cls, tree: DraftTree, acceptance: Acceptance) -> Outcome:
+        """Wait for the outcome of verifying `tree`."""
+        num_accepted, path = acceptance.num_accepted[:, None], acceptance.path
+        steps = torch.arange(path.shape[1], device=path.device)
+        moved = ((path != steps) & (steps <= num_accepted)).any(1, keepdim=True)
+        parts = (num_accepted, tree.num_nodes()[:, None], moved, acceptance.tokens)
+        rows = torch.cat([part.long() for part in parts], dim=1).tolist()
+        return cls(
+            new_tokens=[tokens[: count + 1] for count, _, _, *tokens in rows],
+            num_nodes=[row[1] for row in rows],
+            moved=any(row[2] for row in rows),
+        )
