@@ -110,8 +110,9 @@ class _Replay:
         places = torch.arange(rows, device=store.device).clamp(max=len(cache.lengths) - 1)
         self._buffers = tuple(value[places] for value in (cache.lengths, *inputs))
         lengths, *rest = self._buffers
-        static = cache.over(store[:, :, :rows], lengths, num_seen)
-        self._recording = recorder(lambda: function(static, *rest))
+        # A graph knows addresses only: all it reads has to live as long as it does
+        self._static = cache.over(store[:, :, :rows], lengths, num_seen)
+        self._recording = recorder(lambda: function(self._static, *rest))
 
     def __call__(self, *values: Tensor) -> Tensors:
         """Outputs for the lengths and inputs `values`, each [B, ...]."""

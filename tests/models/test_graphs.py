@@ -6,6 +6,9 @@ contents are all that may change, and its outputs are overwritten by the next re
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 import torch
 
@@ -164,6 +167,29 @@ def test_a_text_that_outgrows_its_memory_goes_on():
     plain, ours = Target(*tiny_random()), graphed()
     expected = decode(plain, Vanilla(), [prompt], max_new_tokens=120)
     assert decode(ours, Vanilla(), [prompt], max_new_tokens=120)[0].tokens == expected[0].tokens
+
+
+@torch.no_grad()
+def test_all_that_a_recording_reads_lives_as_long_as_it():
+    """A CUDA graph keeps addresses, not the call and its tensors; nor does this recorder."""
+    given = []
+
+    def function(cache, *inputs):
+        tensors = (cache.lengths, cache.store, cache._rows, *inputs)
+        given.extend(map(weakref.ref, tensors))
+        return (inputs[0] + 1,)
+
+    def forgetful(recorded):
+        return Recording(lambda: None, recorded())
+
+    target = Target(*tiny_random())
+    cache = target.new_cache(3)
+    target.prefill(PROMPTS[:3], cache)
+    graphs = CacheGraphs(forgetful)
+    graphs.run(function, cache, 1, torch.zeros(3, 1), torch.ones(3, 2))
+    gc.collect()
+    assert len(given) == 5
+    assert all(reference() is not None for reference in given)
 
 
 def test_what_cannot_be_recorded_runs_as_it_is_after_one_warning():
