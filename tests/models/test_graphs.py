@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections import Counter
 
 import pytest
 import torch
@@ -33,6 +34,7 @@ from eagle_lab.models.tiny import tiny_random
 from eagle_lab.models.verify_graphs import VerifyGraphs
 from eagle_lab.tree.draft_tree import DraftTree
 from tests.decoding.test_contract import PROMPTS, drafter_of
+from tests.decoding.test_host_looks import Looks
 
 ARCHITECTURES = ("llama", "mistral", "gemma2")
 METHODS = {
@@ -199,6 +201,31 @@ def test_what_cannot_be_recorded_runs_as_it_is_after_one_warning():
     expected = decode(Target(*tiny_random()), Vanilla(), [PROMPTS[0]], max_new_tokens=8)
     assert rows[0].tokens == expected[0].tokens
     assert len(warned) == 1
+
+
+class Watching(CallRecorder):
+    """Counts what a capture forbids: values fetched to the host, and values sent from it."""
+
+    def __init__(self):
+        super().__init__()
+        self.num_recorded, self.forbidden = 0, Counter()
+
+    def __call__(self, function):
+        with Looks() as mode:
+            recording = super().__call__(function)
+        self.num_recorded += 1
+        self.forbidden += mode.counts
+        return recording
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "split"])
+@pytest.mark.parametrize("name", METHODS)
+def test_nothing_recorded_talks_to_the_host(name, attention):
+    target = Target(*tiny_random(), fast_layers=False, attention=attention)
+    target.graphs = VerifyGraphs(target, Watching())
+    decode(target, METHODS[name](target), PROMPTS[:2], max_new_tokens=6)
+    assert target.graphs.recorder.num_recorded > 0
+    assert not target.graphs.recorder.forbidden
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
