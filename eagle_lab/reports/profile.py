@@ -57,8 +57,8 @@ def read_profile(folder: Path, totals: dict[str, Any]) -> Profile | None:
         keys = ["model_pass", *SIZES, "num_tokens"]
         added = [name for name in work if name not in passes]
         passes = passes.merge(work[[*keys, *added]], on=keys, how="left")
-    others = ("overhead.csv", "predictions.csv", "crossover.csv")
-    return Profile(passes, *(_read(folder / name) for name in others), totals)
+    names = ("overhead", "predictions", "crossover")
+    return Profile(passes, totals=totals, **{name: _read(folder / f"{name}.csv") for name in names})
 
 
 def _read(path: Path) -> pd.DataFrame:
