@@ -19,6 +19,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from eagle_lab.decoding.draft_graphs import DraftGraphs
 from eagle_lab.decoding.proposer import Context
 from eagle_lab.drafters.eagle1 import Eagle1
 from eagle_lab.drafters.fast_eagle1 import CacheAttend, use_fast_drafter
@@ -49,6 +50,9 @@ class EagleProposer:
         self.drafter = drafter
         if target.fast_layers:
             use_fast_drafter(drafter)
+        self.graphs: DraftGraphs | None = None
+        if target.graphs is not None:
+            self.graphs = DraftGraphs(self, target.graphs.recorder)
 
     @torch.no_grad()
     def begin(self, context: Context, features: Tensor) -> None:
@@ -93,6 +97,8 @@ class EagleProposer:
         return self._run(tokens, features, positions, visible)
 
     def _run(self, tokens: Tensor, features: Tensor, positions: Tensor, visible: Tensor) -> Tensor:
+        if self.graphs is not None:
+            return self.graphs.run(self.cache, tokens, features, positions, visible)
         attend = CacheAttend(TreePass(self.cache, positions, visible))
         return self.drafter(tokens, features, positions, attend)
 
