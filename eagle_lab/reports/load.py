@@ -31,6 +31,9 @@ from eagle_lab.reports.partial import summarize_generations
 from eagle_lab.reports.profile import Profile, read_profile
 from eagle_lab.reports.training import read_training
 
+KNOWN_BY_JOBS = {"device", "device_name", "torch_threads"}
+"""What the root of a sweep, which loads no model, cannot tell of its own."""
+
 
 @dataclass(frozen=True)
 class Run:
@@ -162,13 +165,13 @@ def load_sweep(root: str | Path) -> Sweep:
         raise UserError(f"the jobs of {folder} are no benches; report on one of them by its folder")
     table["job"] = table["job"].fillna("")
     provenance = read_json(existing(folder, "provenance.json"))
+    first = _first(read_json(existing(place, "provenance.json")) for place in places[1:])
     return Sweep(
         path=folder,
         table=table,
         missing=unfinished_jobs(folder),
         ended=bool(provenance.get("end")) or not provenance,
-        provenance=_first(read_json(existing(p, "provenance.json")) for p in places[1:])
-        | provenance,
+        provenance=first | provenance | {name: first[name] for name in KNOWN_BY_JOBS & set(first)},
         config=_first(read_yaml(place / "config.yaml") for place in places),
     )
 

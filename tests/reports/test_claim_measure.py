@@ -15,12 +15,20 @@ from eagle_lab.errors import UserError
 from eagle_lab.reports import load_run
 from eagle_lab.reports.calibration import calibration
 from eagle_lab.reports.claim import Claim, load_claim
+from eagle_lab.reports.claim_index import hardware
 from eagle_lab.reports.claim_measure import add_run
 from eagle_lab.reports.claim_provenance import publishable, shortened, without_paths
 from eagle_lab.reports.claim_table import compare
 from eagle_lab.tasks import report
 from tests.reports.claim_folder import write_unmeasured
-from tests.reports.fake_run import BENCH, eagle, make_rows, write_bench, write_config
+from tests.reports.fake_run import (
+    BENCH,
+    eagle,
+    make_rows,
+    write_bench,
+    write_config,
+    write_sweep,
+)
 
 OURS = "SmolLM2-135M-Instruct"
 
@@ -76,6 +84,16 @@ def test_every_feasible_setting_of_a_sweep(
         sizes = again(claim).measured[["depth", "width", "num_nodes"]]
         assert not sizes.duplicated().any() and sizes.notna().all(axis=None)
         assert set(again(claim).measured["target"]) == {OURS}
+
+
+def test_a_sweeps_machine_is_that_of_its_jobs(tmp_path: Path):
+    root = write_sweep(tmp_path / "sweep", [(2, 2, 4)])
+    path = root / "provenance.json"
+    unknown = {"device": "auto", "device_name": None, "torch_threads": None}
+    path.write_text(json.dumps(json.loads(path.read_text()) | unknown), "utf-8")
+    claim = about(tmp_path / "claims", TREES)
+    add_run(claim, root)
+    assert hardware(again(claim)).startswith("AMD EPYC, 2 cores, float32")
 
 
 def test_a_training_against_time(tmp_path: Path):
