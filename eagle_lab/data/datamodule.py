@@ -48,7 +48,6 @@ class DrafterDataModule(LightningDataModule):
         self.store, self.settings = store, settings
         self.documents: Store = store
         self._token_counts: dict[int, Tensor] = {}
-        self._choices: dict[int, Tensor] | None = None
         self.train_indices: list[int] = []
         self.val_indices: list[int] = []
         self.counts = self._read()
@@ -103,10 +102,6 @@ class DrafterDataModule(LightningDataModule):
             counts += torch.bincount(self._token_counts[index], minlength=vocab_size)
         return counts
 
-    def use_choices(self, choices: dict[int, Tensor]) -> None:
-        """Give each batch the target's greedy choices [T] per store index."""
-        self._choices = choices
-
     def train_batches(self) -> DataLoader[Any]:
         """One pass over the training documents in store order: for closed-form starts."""
         return self._in_order(self.train_indices)
@@ -145,9 +140,7 @@ class DrafterDataModule(LightningDataModule):
         return DataLoader(dataset, batch_sampler=batches, collate_fn=pack)
 
     def _dataset(self, indices: list[int]) -> DocumentDataset:
-        return DocumentDataset(
-            self.documents, indices, max_length=self.settings.max_length, choices=self._choices
-        )
+        return DocumentDataset(self.documents, indices, max_length=self.settings.max_length)
 
 
 def check_store(store: Any, target: Any) -> None:

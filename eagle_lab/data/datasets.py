@@ -13,10 +13,9 @@ from collections.abc import Hashable, Sequence
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor
 from torch.utils.data import Dataset
 
-from eagle_lab.data.packing import UNKNOWN_CHOICE, Document
+from eagle_lab.data.packing import Document
 from eagle_lab.errors import UserError
 
 
@@ -117,7 +116,6 @@ class DocumentDataset(Dataset[Document]):
     Args:
         indices: which of the store's conversations.
         max_length: longer ones are cut to their first `max_length` tokens.
-        choices: greedy choices per store index, see `Document`.
     """
 
     def __init__(
@@ -126,10 +124,8 @@ class DocumentDataset(Dataset[Document]):
         indices: Sequence[int],
         *,
         max_length: int,
-        choices: dict[int, Tensor] | None = None,
     ) -> None:
         self.store, self.indices = store, list(indices)
-        self.choices = choices
         stored = store.lengths()
         self.lengths = [min(stored[i], max_length) for i in self.indices]
 
@@ -142,15 +138,10 @@ class DocumentDataset(Dataset[Document]):
         features = torch.zeros(length, stored.features.shape[1])
         num_features = min(length, len(stored.features))
         features[:num_features] = stored.features[:num_features]
-        if self.choices is None:
-            choices = torch.full((length,), UNKNOWN_CHOICE)
-        else:
-            choices = self.choices[index][:length].long()
         return Document(
             tokens=stored.tokens[:length].long(),
             supervised=stored.supervised[:length].bool(),
             features=features,
-            choices=choices,
         )
 
 

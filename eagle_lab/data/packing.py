@@ -21,8 +21,6 @@ import torch
 from torch import Tensor
 from torch.utils.data import Sampler
 
-UNKNOWN_CHOICE = -1
-
 
 @dataclass
 class Document:
@@ -33,14 +31,11 @@ class Document:
         supervised: whether a token was written by the assistant, bool [T].
         features: the target's feature at each token, float32 [T, F]; the last token of a stored
             conversation never went through the target and has zeros, which no row reads.
-        choices: the target's greedy choice for the token after each position, int64 [T];
-            UNKNOWN_CHOICE where it was not computed.
     """
 
     tokens: Tensor
     supervised: Tensor
     features: Tensor
-    choices: Tensor
 
 
 @dataclass
@@ -48,7 +43,7 @@ class PackedBatch:
     """Documents end to end; see the module's drawing.
 
     Attributes:
-        tokens, supervised, choices: [P] as in `Document`.
+        tokens, supervised: [P] as in `Document`.
         features: float32 [P, F].
         positions: index within the document [P].
         document: which document a token belongs to [P].
@@ -58,7 +53,6 @@ class PackedBatch:
     tokens: Tensor
     supervised: Tensor
     features: Tensor
-    choices: Tensor
     positions: Tensor
     document: Tensor
     lengths: list[int]
@@ -77,7 +71,6 @@ def pack(documents: Sequence[Document]) -> PackedBatch:
         tokens=torch.cat([document.tokens for document in documents]),
         supervised=torch.cat([document.supervised for document in documents]),
         features=torch.cat([document.features for document in documents]),
-        choices=torch.cat([document.choices for document in documents]),
         positions=torch.cat([torch.arange(length) for length in lengths]),
         document=torch.repeat_interleave(torch.tensor(lengths)),
         lengths=lengths,

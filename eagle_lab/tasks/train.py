@@ -31,7 +31,6 @@ from eagle_lab.tasks.run_folder import RunFolder
 from eagle_lab.tasks.target import target_from
 from eagle_lab.tasks.training_summary import origin_of, summarise, vocabulary_facts
 from eagle_lab.training.base import TrainingModule
-from eagle_lab.training.choices import cached_choices
 from eagle_lab.training.curve import Row
 from eagle_lab.training.fit import fit, last_checkpoint
 from eagle_lab.training.module import DrafterModule
@@ -70,11 +69,9 @@ def train(folder: RunFolder, config: DictConfig, target: Target) -> Path:
     """
     optimisation, saved_dtype = optimisation_from(config), saved_dtype_from(config)
     data = data_from(config, target)
-    checkpoints = checkpoints_of(folder)
     origin = origin_of(config, target)
-    drafter = drafter_from(config, target, data, resumed=last_checkpoint(checkpoints) is not None)
-    if drafter.d2t is not None:
-        data.use_choices(cached_choices(data, target, checkpoints))
+    resumed = last_checkpoint(checkpoints_of(folder)) is not None
+    drafter = drafter_from(config, target, data, resumed=resumed)
     module = DrafterModule(drafter, optimisation)
     facts = origin | vocabulary_facts(drafter, data, target.vocab_size)
     summary = fit_in(folder, config, module, data, facts)

@@ -92,7 +92,6 @@ class DistillationModule(TrainingModule):
             states[rows],
             batch.features[rows],
             token_labels=batch.tokens[rows + 1],
-            choices=batch.choices[rows],
             draft_ids=None,
         )
         return counts, sums, correct

@@ -4,8 +4,8 @@
 
 SmoothL1 has beta 1 and is the mean over H; CE is against the target's soft law p. Each is summed
 over the rows that count and divided by their number. With a reduced draft vocabulary p is
-restricted to it and renormalised, and rows whose greedy target token lies outside do not count
-for CE.
+restricted to it and renormalised, and rows whose label lies outside do not count for CE: in greedy
+text the label is the target's best token, so this is EAGLE-3's rule without the target's whole law.
 
 Laws over a vocabulary are never held for more than `CHUNK` rows: each chunk's loss and gradient
 are worked out before the next one's logits are made. Shapes: n rows, H hidden width, D draft
@@ -112,7 +112,6 @@ def row_sums(
     features: Tensor,
     *,
     token_labels: Tensor,
-    choices: Tensor,
     draft_ids: Tensor | None,
 ) -> tuple[Sums, Tensor]:
     """Losses of the rows that count at one step, and whether each row's draft token is right.
@@ -121,7 +120,6 @@ def row_sums(
         drafter: gives `logits` and `draft_to_target`.
         predicted: f̂ [n, H]; features: the true ones [n, H].
         token_labels: the text's own next tokens [n], which a draft must hit.
-        choices: the target's greedy tokens [n]; used with a reduced vocabulary only.
         draft_ids: target id -> draft id or -1 [V]; None for the full vocabulary.
 
     Returns:
@@ -130,7 +128,7 @@ def row_sums(
     if draft_ids is None:
         counted = torch.ones_like(token_labels, dtype=torch.bool)
     else:
-        counted = draft_ids[choices] >= 0
+        counted = draft_ids[token_labels] >= 0
     token_sum, best = ChunkedTokenLoss.apply(predicted, features, counted.float(), drafter.logits)
     drafted = best if draft_ids is None else drafter.draft_to_target[best]
     correct = drafted == token_labels

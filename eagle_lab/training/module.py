@@ -78,7 +78,6 @@ class DrafterModule(TrainingModule):
             predicted,
             batch.features[step.feature_labels],
             token_labels=step.token_labels,
-            choices=batch.choices[step.feature_labels],
             draft_ids=self.draft_ids(),
         )
 

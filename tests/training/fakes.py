@@ -57,14 +57,13 @@ class FakeStore:
 
 
 def documents(lengths: list[int], seed: int = 0) -> list[Document]:
-    """Documents with a feature at every token but the last, and known choices."""
+    """Documents with a feature at every token but the last."""
     generator = torch.Generator().manual_seed(seed)
     return [
         Document(
             tokens=torch.randint(0, VOCAB, (length,), generator=generator),
             supervised=torch.rand(length, generator=generator) < 0.7,
             features=torch.randn(length, HIDDEN, generator=generator),
-            choices=torch.randint(0, VOCAB, (length,), generator=generator),
         )
         for length in lengths
     ]

@@ -15,7 +15,6 @@ def document(tokens: range, supervised: range) -> Document:
         tokens=ids,
         supervised=torch.tensor([token in supervised for token in tokens]),
         features=ids[:, None].float(),
-        choices=ids + 1,
     )
 
 

@@ -41,8 +41,7 @@ def batch_of(target: Target, lengths: list[int]) -> PackedBatch:
         tokens = torch.randint(3, 290, (length,), generator=generator)
         features = target.prefill([tokens.tolist()], target.new_cache(1)).features[0]
         supervised = torch.tensor((SUPERVISED * length)[:length])
-        choices = torch.full((length,), -1)
-        documents.append(Document(tokens, supervised, features, choices))
+        documents.append(Document(tokens, supervised, features))
     return pack(documents)
 
 
@@ -100,7 +99,7 @@ def test_all_layers_of_a_target_accept_what_it_says_itself() -> None:
     supervised = torch.arange(23) >= 3
     module = module_of(target, list(range(8)))
     with torch.no_grad():
-        module.validation_step(pack([Document(tokens, supervised, features, tokens)]), 0)
+        module.validation_step(pack([Document(tokens, supervised, features)]), 0)
     assert module.val_counts.tried.tolist() == [20, 19, 18]
     assert module.val_counts.expected_tau == 4.0
 

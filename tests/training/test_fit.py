@@ -19,7 +19,6 @@ from eagle_lab.drafters.checkpoint import save_drafter
 from eagle_lab.drafters.eagle1 import Eagle1
 from eagle_lab.errors import UserError
 from eagle_lab.training.alignment import next_tokens
-from eagle_lab.training.choices import greedy_choices
 from eagle_lab.training.fit import FitResult, fit
 from eagle_lab.training.metrics import AcceptanceCounts
 from eagle_lab.training.module import DrafterModule
@@ -53,7 +52,6 @@ def train(
     target, data = FakeTarget(), fake_data(lengths, seed=data_seed)
     if drafter is None:
         drafter = new_drafter(target, data, draft_vocab_size=6, seed=0, inner_norm=True)
-    data.use_choices(greedy_choices(data.store, data.train_indices + data.val_indices, target))
     module = DrafterModule(drafter, Optimisation(**{**OPTIMISATION, **changes}))
     settings = FitSettings(
         **{"max_epochs": 2, "max_minutes": None, "log_every_steps": 1} | (fits or {})
@@ -229,18 +227,13 @@ def test_validation_is_real_chain_drafting(tmp_path: Path) -> None:
     with torch.no_grad():
         for batch in data.train_batches():  # seen texts, so that chains grow
             module.on_validation_epoch_start() if not expected.tried.any() else None
-            module.validation_step(with_choices(batch), 0)
+            module.validation_step(batch, 0)
             one = chains_by_hand(module.drafter, batch, 3)
             expected.tried += one.tried
             expected.accepted += one.accepted
     assert module.val_counts.tried.tolist() == expected.tried.tolist()
     assert module.val_counts.accepted.tolist() == expected.accepted.tolist()
     assert expected.accepted[0] > expected.accepted[1] > 0
-
-
-def with_choices(batch: PackedBatch) -> PackedBatch:
-    batch.choices.clamp_(min=0)
-    return batch
 
 
 def test_the_start_is_validated_too(tmp_path: Path) -> None:

@@ -22,13 +22,12 @@ def rows(num: int = 7) -> dict[str, Tensor]:
     return {
         "predicted": torch.randn(num, HIDDEN, generator=generator) * 2,
         "features": torch.randn(num, HIDDEN, generator=generator),
-        "token_labels": torch.randint(0, VOCAB, (num,), generator=generator),
-        "choices": torch.tensor([0, 1, 3, 7, 2, 8, 11])[:num],
+        "token_labels": torch.tensor([0, 1, 3, 7, 2, 8, 11])[:num],
     }
 
 
 def naive(target: FakeTarget, kept: list[int], given: dict[str, Tensor]) -> tuple[float, float]:
-    """Both means, number by number in float64; choices outside `kept` do not count for CE."""
+    """Both means, number by number in float64; labels outside `kept` do not count for CE."""
 
     def law(hidden: Tensor) -> list[float]:
         scores = []
@@ -41,13 +40,13 @@ def naive(target: FakeTarget, kept: list[int], given: dict[str, Tensor]) -> tupl
         return [score / sum(scores) for score in scores]
 
     feature_losses, token_losses = [], []
-    for predicted, feature, choice in zip(
-        given["predicted"], given["features"], given["choices"].tolist(), strict=True
+    for predicted, feature, label in zip(
+        given["predicted"], given["features"], given["token_labels"].tolist(), strict=True
     ):
         errors = [abs(a - b) for a, b in zip(predicted.tolist(), feature.tolist(), strict=True)]
         smooth = [0.5 * e * e if e < 1 else e - 0.5 for e in errors]
         feature_losses.append(sum(smooth) / HIDDEN)
-        if choice in kept:
+        if label in kept:
             p, q = law(feature), law(predicted)
             token_losses.append(-sum(a * math.log(b) for a, b in zip(p, q, strict=True)))
     return sum(feature_losses) / len(feature_losses), sum(token_losses) / len(token_losses)
@@ -71,10 +70,10 @@ def test_losses_are_the_naive_ones(kept: list[int] | None, softcap: float | None
     assert float(sums.loss(1.0, 0.1)) == pytest.approx(feature + 0.1 * token, rel=1e-5)
 
 
-def test_rows_whose_choice_cannot_be_drafted_keep_their_feature_loss() -> None:
+def test_rows_whose_label_cannot_be_drafted_keep_their_feature_loss() -> None:
     sums = run(FakeTarget(), KEPT, rows())
     assert sums.num_rows == 7
-    assert int(sums.num_token_rows) == 4  # choices 0, 3, 7, 8
+    assert int(sums.num_token_rows) == 4  # labels 0, 3, 7, 8
 
 
 def test_correct_means_the_texts_own_token_in_target_ids() -> None:
@@ -102,7 +101,7 @@ def test_gradient_is_autograds_own(kept: list[int] | None) -> None:
 
     law = torch.softmax(logits(given["features"].double()), -1)
     ce = -(law * torch.log_softmax(logits(plain), -1)).sum(-1)
-    counted = torch.tensor([choice in ids for choice in given["choices"].tolist()])
+    counted = torch.tensor([label in ids for label in given["token_labels"].tolist()])
     ce[counted].mean().backward()
     assert plain.grad is not None
     torch.testing.assert_close(given["predicted"].grad, plain.grad.float(), rtol=1e-4, atol=1e-6)
