@@ -86,12 +86,12 @@ def test_drafter_passes_are_the_models_and_everything_is_unwrapped():
     calls = []
     drafter.register_forward_hook(lambda *_: calls.append(1))
     proposer = EagleChain(target, drafter, num_draft_tokens=2)
+    wrapped = ((target, "score"), (target, "extend"), (drafter, "forward"), (proposer, "propose"))
+    own = [vars(owner).get(name) for owner, name in wrapped]
     row = measure_overhead(target, Method("chain", proposer), PROMPTS, max_new_tokens=6)
     assert row["num_cycles"] > 0
     assert len(calls) > row["num_cycles"]
-    for owner, name in ((target, "score"), (target, "extend"), (drafter, "forward")):
-        assert name not in vars(owner)
-    assert "propose" not in vars(proposer)
+    assert [vars(owner).get(name) for owner, name in wrapped] == own
 
 
 def test_an_answer_of_one_token_has_no_cycle():
