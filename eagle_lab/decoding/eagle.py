@@ -66,10 +66,12 @@ class EagleProposer:
     @torch.no_grad()
     def observe(self, context: Context, acceptance: Acceptance, scores: Scores) -> None:
         """Replace guessed pairs by true ones: the accepted nodes' and the new root's."""
-        path = acceptance.path[:, :, None].expand(-1, -1, scores.features.shape[-1])
-        features = scores.features.gather(1, path)
         counts = acceptance.num_accepted + 1
-        self._extend(acceptance.tokens, features, counts, context.cache.max_length)
+        # On a GPU equal shapes and a host that does not wait are worth more than fewer pairs
+        longest = int(counts.max()) if self.target.fast_layers else acceptance.path.shape[1]
+        path = acceptance.path[:, :longest, None].expand(-1, -1, scores.features.shape[-1])
+        features = scores.features.gather(1, path)
+        self._extend(acceptance.tokens[:, :longest], features, counts, context.cache.max_length)
 
     def _extend(self, tokens: Tensor, features: Tensor, counts: Tensor, max_length: int) -> None:
         """Commit the first `counts` [B] pairs of `features` [B, N, H] and `tokens` [B, N].

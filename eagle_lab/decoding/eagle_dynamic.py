@@ -17,6 +17,7 @@ from torch import Tensor
 from eagle_lab.decoding.eagle import EagleProposer, check_stop_confidence
 from eagle_lab.decoding.proposer import Context
 from eagle_lab.drafters.eagle1 import Eagle1
+from eagle_lab.models.fast_ops import best_tokens
 from eagle_lab.models.target import Target
 from eagle_lab.tree.draft_tree import DraftTree
 from eagle_lab.tree.dynamic import Level, best_of, check_dynamic, expand, rerank
@@ -55,14 +56,12 @@ class EagleDynamic(EagleProposer):
     def _grow(self, roots: Tensor) -> DraftTree:
         hidden = self.root_hidden
         scores = hidden.new_zeros(hidden.shape[:2], dtype=torch.float32)
-        pool_index = torch.zeros_like(roots)[:, None]
+        parents = torch.zeros_like(roots)[:, None]
         visible = hidden.new_zeros(len(hidden), 1, 0, dtype=torch.bool)
         levels: list[Level] = []
         num_pooled = 0
         for depth in range(1, self.depth + 1):
-            log_probs = torch.log_softmax(self.drafter.logits(hidden), dim=-1)
-            level = expand(log_probs, scores, pool_index, self.width)
-            level.tokens = self.target_ids(level.tokens)
+            level = expand(*self._best_children(hidden), scores, parents)
             if self.stop_confidence > 0 and not level.stop_below(math.log(self.stop_confidence)):
                 break
             levels.append(level)
@@ -70,7 +69,7 @@ class EagleDynamic(EagleProposer):
                 break
             frontier = best_of(level.scores, self.width)
             scores = level.scores.gather(1, frontier)
-            pool_index = frontier + (1 + num_pooled)
+            parents = frontier + (1 + num_pooled)
             num_pooled += level.tokens.shape[1]
             parent = frontier // self.width
             itself = self._itself.expand(len(parent), -1, -1)
@@ -81,6 +80,15 @@ class EagleDynamic(EagleProposer):
         if not levels:
             return DraftTree.root_only(roots)
         return rerank(roots, levels, self.max_nodes)
+
+    def _best_children(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-probabilities and target ids [B, K, W] behind nodes of states [B, K, H]."""
+        logits = self.drafter.logits(hidden)
+        if self.target.fast_layers:
+            log_probs, tokens = best_tokens(logits, self.width)
+        else:
+            log_probs, tokens = torch.log_softmax(logits, dim=-1).topk(self.width, dim=-1)
+        return log_probs, self.target_ids(tokens)
 
 
 def _rows_of(values: Tensor, index: Tensor) -> Tensor:

@@ -102,18 +102,21 @@ class TreeCache:
         `like` [B, kv, ..., d] tells shape, dtype and device where the cache is still empty.
         """
         attended = self.max_length + num_slots
-        return self._reserve(attended, like)[layer, :, :, :, :attended]
+        return self.reserve(attended, like)[layer, :, :, :, :attended]
 
-    def _reserve(self, capacity: int, like: Tensor) -> Tensor:
-        """The store with room for `capacity` slots; growing copies what is committed."""
+    def reserve(self, capacity: int, like: Tensor) -> Tensor:
+        """The store with room for `capacity` slots; growing copies what is committed.
+
+        `like` [..., kv, ..., d] as in `room`.
+        """
         store = self._store
         if store is not None and store.shape[4] >= capacity:
             return store
         if store is not None:
             capacity = max(capacity, store.shape[4] * 3 // 2)
         capacity = -(-capacity // _ROUND) * _ROUND
-        batch, num_kv, *_, width = like.shape
-        shape = (self.num_layers, 2, batch, num_kv, capacity, width)
+        num_kv, width = like.shape[1], like.shape[-1]
+        shape = (self.num_layers, 2, len(self.lengths), num_kv, capacity, width)
         # Zeros, not garbage: masked slots take part in the products, and 0 * NaN is NaN.
         grown = torch.zeros(shape, dtype=like.dtype, device=like.device)
         if store is not None:
@@ -252,6 +255,10 @@ class TreePass:
 
     def _build_mask(self, window: int | None) -> Tensor:
         num_columns, num_slots = self.visible.shape[1:]
+        if self.cache.fast and window is None and self.visible.is_cpu:
+            return fast_ops.tree_mask(
+                self.cache.lengths, self.visible, self.cache.max_length + num_slots
+            )
         lengths = self.cache.lengths[:, None]
         slots = torch.arange(self.cache.max_length + num_slots, device=lengths.device)
         tree_slots = lengths + torch.arange(num_slots, device=lengths.device)

@@ -36,11 +36,16 @@ def kernels() -> SimpleNamespace:
     announcement.start()
     try:
         with kept_by_content():
-            from eagle_lab.models import attention_kernels, kernel_blocks, layer_kernels
+            from eagle_lab.models import (
+                attention_kernels,
+                choice_kernels,
+                kernel_blocks,
+                layer_kernels,
+            )
             from eagle_lab.models import kernels as linear_kernels
     finally:
         announcement.cancel()
-    modules = (kernel_blocks, linear_kernels, attention_kernels, layer_kernels)
+    modules = (kernel_blocks, linear_kernels, attention_kernels, layer_kernels, choice_kernels)
     return SimpleNamespace(**dict(ChainMap(*map(vars, modules))))
 
 
@@ -165,12 +170,49 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: flo
     return output.transpose(1, 2)
 
 
+def tree_mask(lengths: Tensor, visible: Tensor, num_slots: int) -> Tensor:
+    """[B, 1, N, S] True for the first `lengths` [B] slots and for the `visible` [B, N, M] of the M
+    behind them; S is `num_slots`.
+    """
+    batch, num_columns, num_tree_slots = visible.shape
+    visible = visible.contiguous()
+    mask = visible.new_empty(batch, 1, num_columns, num_slots)
+    kernels().tree_mask(
+        lengths.data_ptr(), visible.data_ptr(), batch, num_columns, num_tree_slots, num_slots,
+        mask.data_ptr(),
+    )  # fmt: skip
+    return mask
+
+
+def best_tokens(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Log-probabilities and ids [..., W] of the `count` best of `logits` [..., D], best first.
+
+    Of equals the lower id comes first.
+    """
+    logits, shape = logits.contiguous(), (*logits.shape[:-1], count)
+    log_probs, tokens = logits.new_empty(shape), logits.new_empty(shape, dtype=torch.long)
+    num_logits = logits.shape[-1]
+    kernels().best_tokens(
+        logits.data_ptr(), logits.numel() // num_logits, num_logits, count, log_probs.data_ptr(),
+        tokens.data_ptr(),
+    )  # fmt: skip
+    return log_probs, tokens
+
+
 def _rows_whole(values: Tensor) -> Tensor:
     """`values` with the last dimension contiguous."""
     return values if values.stride(-1) == 1 else values.contiguous()
 
 
 _of_this_thread = threading.local()
+
+
+def scratch(num_floats: int) -> int:
+    """Address of `num_floats` floats that last until this thread asks again."""
+    buffer: Tensor | None = getattr(_of_this_thread, "buffer", None)
+    if buffer is None or buffer.numel() < num_floats:
+        buffer = _of_this_thread.buffer = torch.empty(num_floats, dtype=torch.float32)
+    return buffer.data_ptr()
 
 
 def match_threads() -> None:

@@ -15,7 +15,13 @@ from pathlib import Path
 
 from eagle_lab.models.smollm2 import cache_folder
 
-SOURCES = ("kernel_blocks.py", "kernels.py", "attention_kernels.py", "layer_kernels.py")
+SOURCES = (
+    "kernel_blocks.py",
+    "kernels.py",
+    "attention_kernels.py",
+    "layer_kernels.py",
+    "choice_kernels.py",
+)
 
 
 def digest_of(folder: Path) -> str:

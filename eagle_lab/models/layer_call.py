@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from eagle_lab.models.cache import TreePass
-from eagle_lab.models.fast_ops import applies, kernels, match_threads
+from eagle_lab.models.fast_ops import applies, kernels, match_threads, scratch
 from eagle_lab.models.packed_weights import all_packed, is_packed
 
 
@@ -38,6 +38,11 @@ class LayerCall:
         if packed:
             matrices = all_packed(matrices, kernels().LANES)
         self._packed = is_packed(matrices[0])
+        self._scratch_size = kernels().scratch_size(
+            projections[0].in_features, self._num_heads * self._head_width,
+            self._num_kv * self._head_width, self._inner_width,
+        )  # fmt: skip
+        self._like = torch.empty(0, self._num_kv, 0, self._head_width)  # a state in the cache
         first_norm = getattr(module.input_layernorm, "weight", None)
         self._norm: Tensor = module.post_attention_layernorm.weight
         norms = [getattr(heads, name, None) for name in ("q_norm", "k_norm")]
@@ -80,23 +85,21 @@ class LayerCall:
         batch, num_tokens, width = hidden.shape
         cosine, sine = (angle.contiguous() for angle in angles)
         mask = tree_pass.mask(window).contiguous()
-        like = hidden.new_empty(batch, self._num_kv, 0, self._head_width)
         cache = tree_pass.cache
-        keys, values = cache.room(layer, tree_pass.visible.shape[2], like)
+        num_slots = cache.max_length + tree_pass.visible.shape[2]
+        store = cache.reserve(num_slots, self._like)
+        layer_stride, value_stride, *cache_strides = store.stride()[:4]
+        keys = store.data_ptr() + 4 * layer * layer_stride  # addresses, without views
         outputs = torch.empty_like(hidden)
-        row_size = kernels().scratch_size(
-            width, self._num_heads * self._head_width, self._num_kv * self._head_width,
-            self._inner_width,
-        )  # fmt: skip
-        scratch = hidden.new_empty(batch * num_tokens * row_size)
         match_threads()
         kernels().decoder_layer(
-            hidden.data_ptr(), outputs.data_ptr(), scratch.data_ptr(), batch, num_tokens, width,
+            hidden.data_ptr(), outputs.data_ptr(), scratch(batch * num_tokens * self._scratch_size),
+            batch, num_tokens, width,
             self._num_heads, self._num_kv, self._head_width, self._inner_width, self._packed,
             *(0 if weight is None else weight.data_ptr() for weight in self._weights),
-            cosine.data_ptr(), sine.data_ptr(), cosine.stride(0) if len(cosine) > 1 else 0,
-            keys.data_ptr(), values.data_ptr(), *keys.stride()[:2],
-            cache.lengths.data_ptr(), tree_pass.offset, mask.data_ptr(), keys.shape[2],
+            cosine.data_ptr(), sine.data_ptr(), cosine.stride(0) if cosine.shape[0] > 1 else 0,
+            keys, keys + 4 * value_stride, *cache_strides,
+            cache.lengths.data_ptr(), tree_pass.offset, mask.data_ptr(), num_slots,
             scaling, self._epsilon,
         )  # fmt: skip
         return outputs

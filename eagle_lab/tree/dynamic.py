@@ -51,9 +51,9 @@ class Level:
     """Candidates of one level, `width` children for each of K frontier nodes.
 
     Attributes:
-        tokens: [B, K * W] draft-vocabulary ids.
+        tokens: [B, K * W] their ids.
         scores: [B, K * W] sums of log-probabilities along the paths.
-        parents: [B, K * W] pool index of each candidate's parent plus one; 0 is the root.
+        parents: [B, K] pool index plus one of the frontier nodes; 0 is the root.
     """
 
     tokens: Tensor
@@ -70,19 +70,17 @@ class Level:
         return not bool(closed.all())
 
 
-def expand(log_probs: Tensor, path_scores: Tensor, pool_index: Tensor, width: int) -> Level:
-    """Best `width` children of each frontier node.
+def expand(log_probs: Tensor, tokens: Tensor, path_scores: Tensor, parents: Tensor) -> Level:
+    """The best children of each frontier node as a level.
 
     Args:
-        log_probs: [B, K, D] the drafter's log-probabilities behind each frontier node.
+        log_probs: [B, K, W] log-probabilities of the children behind their parents.
+        tokens: [B, K, W] the children.
         path_scores: [B, K] scores of the frontier nodes.
-        pool_index: [B, K] their pool index plus one (0 for the root).
-        width: children per node.
+        parents: [B, K] their pool index plus one (0 for the root).
     """
-    best = log_probs.topk(width, dim=-1)
-    scores = path_scores[:, :, None] + best.values.clamp(max=0)
-    parents = pool_index[:, :, None].expand_as(best.indices)
-    return Level(best.indices.flatten(1), scores.flatten(1), parents.flatten(1))
+    scores = path_scores[:, :, None] + log_probs.clamp(max=0)
+    return Level(tokens.flatten(1), scores.flatten(1), parents)
 
 
 def best_of(scores: Tensor, count: int) -> Tensor:
@@ -96,7 +94,7 @@ def best_of(scores: Tensor, count: int) -> Tensor:
 def rerank(roots: Tensor, levels: list[Level], num_nodes: int) -> DraftTree:
     """The best `num_nodes` candidates of all levels, or all there are, as a tree under `roots` [B].
 
-    Tokens of the levels must already be target ids. Candidates of score -inf are padding.
+    Tokens of the levels must be target ids. Candidates of score -inf are padding.
     """
     root = torch.zeros_like(roots[:, None])  # of score 0 the root is the first of the best
     tokens = torch.cat([roots[:, None], *(level.tokens for level in levels)], dim=1)
@@ -104,11 +102,11 @@ def rerank(roots: Tensor, levels: list[Level], num_nodes: int) -> DraftTree:
     parents = torch.cat([root, *(level.parents for level in levels)], dim=1)
     kept = best_of(scores, num_nodes + 1)  # [B, N]
     scores = scores.gather(1, kept)
-    columns = torch.arange(kept.shape[1], device=roots.device).expand_as(kept)
-    column_of = torch.zeros_like(parents).scatter_(1, kept, columns)
+    width = levels[0].tokens.shape[1]  # behind the root's, every `width` entries share a parent
+    parents = parents.gather(1, (kept + (width - 1)) // width)
     return DraftTree.build(
         tokens.gather(1, kept),
-        column_of.gather(1, parents.gather(1, kept)),
+        torch.searchsorted(kept.contiguous(), parents),  # kept as well, in ascending order
         max_depth=len(levels),
         valid=scores > -torch.inf,
         scores=scores,

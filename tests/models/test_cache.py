@@ -1,5 +1,6 @@
 """Keeping a path equals computing the kept tokens anew; rows of any length live side by side."""
 
+import pytest
 import torch
 
 from eagle_lab.models.cache import TreeCache, TreePass
@@ -55,8 +56,9 @@ def test_selected_rows_stay_in_the_order_asked_for():
     assert cache.max_length == 2
 
 
-def test_mask_shows_the_prefix_the_visible_slots_and_the_window():
-    cache = TreeCache(1, 2)
+@pytest.mark.parametrize("fast", [False, True])
+def test_mask_shows_the_prefix_the_visible_slots_and_the_window(fast):
+    cache = TreeCache(1, 2, fast=fast)
     filled(cache, torch.zeros(2, 3), [3, 1])
     positions = cache.lengths[:, None] + torch.tensor([0, 1, 1])
     visible = torch.tensor([[1, 0, 0], [1, 1, 0], [1, 0, 1]]).bool().expand(2, -1, -1)

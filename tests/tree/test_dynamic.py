@@ -16,7 +16,7 @@ def grow(log_probs_of, depth: int, width: int, num_nodes: int, roots):
     pool_index = torch.zeros(batch, 1, dtype=torch.long)
     levels: list[Level] = []
     for level_depth in range(1, depth + 1):
-        level = expand(log_probs_of(paths), scores, pool_index, width)
+        level = expand(*log_probs_of(paths).topk(width), scores, pool_index)
         levels.append(level)
         if level_depth == depth:
             break
