@@ -101,6 +101,7 @@ class EvalConfig:
     repeats: int = MISSING
     timing: bool = MISSING
     record_confidence: bool = MISSING
+    replay: bool = MISSING
     warmup: int = MISSING
     leave_out_missing: bool = MISSING
 

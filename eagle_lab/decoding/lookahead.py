@@ -61,6 +61,8 @@ class NgramPool:
 class Lookahead:
     """Window, pool and verification in one target pass; every row has its own pool."""
 
+    reads_all_scores = True  # those of the window's nodes, too: no replay
+
     def __init__(
         self,
         target: Any = None,

@@ -105,6 +105,11 @@ class Method:
         return f"{self.name} {'/'.join(sizes)}".strip()
 
     @property
+    def replayable(self) -> bool:
+        """Whether all it learns from the target lies along the text that the target emits."""
+        return self.decoder is None and not getattr(self.proposer, "reads_all_scores", False)
+
+    @property
     def lossy(self) -> bool:
         """Whether its output may differ from vanilla's by design."""
         return "lossy" in self.name

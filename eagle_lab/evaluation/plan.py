@@ -29,9 +29,11 @@ class BenchSettings:
         warmup: passes per method before the first measurement, each with a longer prompt.
         seed: of the coins and of the bootstrap.
         record_confidence: note how confident the drafter was of what the target judged.
+        replay: let the target answer once and replay its answers to the methods (`replay.py`).
 
     Raises:
-        UserError: a count below 1, or confidences beside timings, which noting them would change.
+        UserError: a count below 1, confidences beside timings, which noting them would change, or a
+            replay with timings or above temperature 0.
     """
 
     turns: int = 2
@@ -43,6 +45,7 @@ class BenchSettings:
     warmup: int = 3
     seed: int = 0
     record_confidence: bool = False
+    replay: bool = False
 
     def __post_init__(self) -> None:
         for name in ("turns", "max_new_tokens", "batch_size", "repeats"):
@@ -53,6 +56,11 @@ class BenchSettings:
         if self.record_confidence and self.timing:
             raise UserError(
                 "eval.record_confidence=true takes time of its own; give eval.timing=false with it"
+            )
+        if self.replay and (self.timing or not self.sampling.greedy):
+            raise UserError(
+                "eval.replay=true has no target to time, and replays greedy answers: it needs "
+                "eval.timing=false and eval.temperature=0"
             )
 
 

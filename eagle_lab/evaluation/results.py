@@ -30,7 +30,8 @@ class BenchResults:
         by_category: one row per method, setting and category (`metrics.CATEGORY_COLUMNS`).
         divergences: first divergences from vanilla, ties included
             (`matching.DIVERGENCE_COLUMNS`).
-        noise: how much the target's logits depend on the size of a pass; None when sampling.
+        noise: how much the target's logits depend on the size of a pass; None when sampling
+            or replaying.
         acceptance: per method and setting, acceptance by depth and accepted lengths.
         formula: chains of a fixed length beside what Leviathan's formula predicts for them.
     """
@@ -59,7 +60,8 @@ class BenchResults:
 def evaluate(
     target: Target, methods: Sequence[Method], rows: Sequence[Row], settings: BenchSettings
 ) -> BenchResults:
-    """Summarise the rows of a bench; at temperature 0 also hold them against vanilla's."""
+    """Summarise the rows of a bench; at temperature 0 also hold them against vanilla's,
+    unless that is what they replayed."""
     conditions = Conditions(settings.batch_size, settings.sampling.temperature, settings.seed)
     by_method = {
         method.key: [row for row in rows if key_of(row) == method.key] for method in methods
@@ -68,7 +70,7 @@ def evaluate(
     rates: dict[tuple[object, ...], float] = {}
     divergences: list[Row] = []
     noise = None
-    if settings.sampling.greedy:
+    if settings.sampling.greedy and not settings.replay:  # a replay is equal by construction
         noise = measure_noise(target, vanilla)
         teacher = teacher_of(target)
         for method in methods:

@@ -9,18 +9,20 @@ no files.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from rich.console import Console
 
 from eagle_lab.data.chat import ChatTemplate, check_fits
 from eagle_lab.data.prompts import Question
 from eagle_lab.decoding.loop import Generation, decode
+from eagle_lab.decoding.vanilla import Vanilla
 from eagle_lab.errors import UserError
 from eagle_lab.evaluation.memory import PeakMemory
 from eagle_lab.evaluation.method import VANILLA, Method, place_of
 from eagle_lab.evaluation.plan import Answers, Batch, BenchSettings, check_prompts, plan_batches
 from eagle_lab.evaluation.progress import BenchProgress
+from eagle_lab.evaluation.replay import Replay
 from eagle_lab.evaluation.sums import Row
 from eagle_lab.models.graphs import CacheGraphs
 from eagle_lab.models.target import Target
@@ -81,6 +83,7 @@ class Bench:
             raise ValueError("a bench needs vanilla")
         self._console = console
         self._memory = PeakMemory(target.device)
+        self._recorded: tuple[Batch, Replay] | None = None
 
     def run(
         self, done: Iterable[Row] = (), write: Callable[[Row], None] | None = None
@@ -142,11 +145,14 @@ class Bench:
             for question in batch.questions
         ]
         asked = (method, prompts, keys, self.settings.max_new_tokens)
+        target = self._target_of(method, batch, prompts)
         num_recordings = CacheGraphs.num_recordings
         self._memory.start()
-        generations = self._generate(*asked)
+        generations = self._generate(target, *asked)
         if CacheGraphs.num_recordings > num_recordings and self._may_repeat(method):
-            generations = self._generate(*asked)  # the same texts, without the time of recording
+            generations = self._generate(
+                target, *asked
+            )  # the same texts, without the time of recording
         peak = self._memory.megabytes()
         return [
             self._row(method, batch, question, generation) | {"peak_memory_mb": peak}
@@ -158,8 +164,28 @@ class Bench:
         copier = getattr(method.proposer, "copier", None)
         return self.settings.timing and not getattr(copier, "earlier_answers", False)
 
+    def _target_of(self, method: Method, batch: Batch, prompts: list[list[int]]) -> Target:
+        """What judges the method's drafts: the target, or a replay of its answers to the batch."""
+        if not (self.settings.replay and method.replayable):
+            return self.target
+        if self._recorded is None or self._recorded[0] != batch:
+            answers = decode(
+                self.target,
+                Vanilla(),
+                prompts,
+                max_new_tokens=self.settings.max_new_tokens,
+                keep_features=True,
+            )
+            self._recorded = (batch, Replay(self.target, answers))
+        return cast(Target, self._recorded[1])  # all that `decode` asks of one
+
     def _generate(
-        self, method: Method, prompts: list[list[int]], keys: list[int], max_new_tokens: int
+        self,
+        target: Target,
+        method: Method,
+        prompts: list[list[int]],
+        keys: list[int],
+        max_new_tokens: int,
     ) -> list[Generation]:
         asked: dict[str, Any] = {
             "sampling": self.settings.sampling,
@@ -169,7 +195,7 @@ class Bench:
         if method.decoder is not None:
             return method.decoder.generate(prompts, **asked)
         return decode(
-            self.target,
+            target,
             method.proposer,
             prompts,
             keep_confidences=self.settings.record_confidence,
@@ -209,7 +235,8 @@ class Bench:
         for step in range(self.settings.warmup):
             place = step * (len(prompts) - 1) // max(self.settings.warmup - 1, 1)
             for method in self.runnable:
-                self._generate(method, [prompts[place]] * size, list(range(size)), num_tokens)
+                asked = ([prompts[place]] * size, list(range(size)), num_tokens)
+                self._generate(self.target, method, *asked)
                 method.forget()
 
     def _check_fits(self, batch: Batch, prompts: list[list[int]]) -> None:

@@ -54,6 +54,7 @@ def settings_from(config: DictConfig) -> BenchSettings:
         warmup=asked.warmup,
         seed=config.seed,
         record_confidence=asked.record_confidence,
+        replay=asked.replay,
     )
 
 

@@ -1,0 +1,101 @@
+"""A replay accepts what the real target accepts, cycle for cycle, without running it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+
+from eagle_lab.decoding.eagle_chain import EagleChain
+from eagle_lab.decoding.eagle_dynamic import EagleDynamic
+from eagle_lab.decoding.lookahead import Lookahead
+from eagle_lab.decoding.loop import decode
+from eagle_lab.decoding.prompt_lookup import PromptLookup
+from eagle_lab.decoding.self_speculation import SelfSpeculation
+from eagle_lab.decoding.vanilla import Vanilla
+from eagle_lab.errors import UserError
+from eagle_lab.evaluation.method import Method
+from eagle_lab.evaluation.plan import BenchSettings
+from eagle_lab.evaluation.replay import Replay
+from eagle_lab.evaluation.results import evaluate
+from eagle_lab.evaluation.runner import Bench
+from eagle_lab.sampling import Sampling
+from tests.evaluation.fakes import QUESTIONS, tiny_target, vanilla
+from tests.evaluation.test_overhead import untrained
+
+SETTINGS = BenchSettings(max_new_tokens=24, timing=False, batch_size=3)
+COUNTED = ("tokens", "accepted_lengths", "emitted_lengths", "num_drafted", "finished_by")
+
+
+def methods_of(target):
+    drafter = untrained(target)
+    tree = EagleDynamic(target, drafter, depth=3, width=3, num_nodes=7)
+    return [
+        vanilla(),
+        Method("eagle_chain", EagleChain(target, drafter, num_draft_tokens=3), num_nodes=3),
+        Method("eagle_dynamic", tree, depth=3, width=3, num_nodes=7),
+        Method("prompt_lookup", PromptLookup(target), num_nodes=10),
+        Method("self_speculation", SelfSpeculation(target, num_draft_tokens=4), num_nodes=4),
+    ]
+
+
+@pytest.mark.parametrize("with_end", [False, True])
+def test_a_replayed_bench_counts_what_the_real_one_counts(with_end, monkeypatch):
+    """Ragged batches whose rows end at different times, by length and by an end token."""
+    target = tiny_target()
+    if with_end:
+        [first] = decode(target, Vanilla(), [[5, 6, 7]], max_new_tokens=8)
+        monkeypatch.setattr(target, "eos_ids", frozenset(first.tokens[3:5]))
+    real = Bench(target, methods_of(target), QUESTIONS, SETTINGS).run()
+    settings = dataclasses.replace(SETTINGS, replay=True)
+    replayed = Bench(target, methods_of(target), QUESTIONS, settings).run()
+    assert len(real) == len(replayed) > 0
+    for one, other in zip(real, replayed, strict=True):
+        assert {key: one[key] for key in COUNTED} == {key: other[key] for key in COUNTED}
+    assert max(max(row["accepted_lengths"], default=0) for row in replayed) >= 4
+
+
+def test_the_target_answers_each_batch_once(monkeypatch):
+    target, calls = tiny_target(), []
+    score = target.score
+    monkeypatch.setattr(target, "score", lambda *given: calls.append(1) or score(*given))
+    settings = dataclasses.replace(SETTINGS, replay=True, turns=1, batch_size=len(QUESTIONS))
+    rows = Bench(target, methods_of(target), QUESTIONS, settings).run()
+    longest = max(len(row["tokens"]) for row in rows)
+    assert len(calls) == longest - 1
+
+
+def test_methods_that_read_other_scores_are_decoded(monkeypatch):
+    target = tiny_target()
+    real = Bench(target, [vanilla(), Method("lookahead", Lookahead(target))], QUESTIONS, SETTINGS)
+    settings = dataclasses.replace(SETTINGS, replay=True)
+    bench = Bench(target, [vanilla(), Method("lookahead", Lookahead(target))], QUESTIONS, settings)
+    counted = [[row["accepted_lengths"] for row in one.run()] for one in (real, bench)]
+    assert counted[0] == counted[1]
+
+
+def test_features_and_tokens_are_the_recorded_ones():
+    target = tiny_target()
+    prompts = [[5, 6, 7], [9, 8, 7, 6, 5]]
+    answers = decode(target, Vanilla(), prompts, max_new_tokens=6, keep_features=True)
+    replay = Replay(target, answers)
+    again = decode(replay, Vanilla(), prompts, max_new_tokens=6, keep_features=True)
+    for answer, copy in zip(answers, again, strict=True):
+        assert answer.tokens == copy.tokens
+        assert torch.equal(answer.features, copy.features)
+
+
+def test_nothing_is_said_about_equality():
+    target = tiny_target()
+    settings = dataclasses.replace(SETTINGS, replay=True)
+    methods = methods_of(target)
+    results = evaluate(target, methods, Bench(target, methods, QUESTIONS, settings).run(), settings)
+    assert {line["greedy_match_rate"] for line in results.summary} == {None}
+    assert results.noise is None
+
+
+@pytest.mark.parametrize("changes", [{"timing": True}, {"sampling": Sampling(temperature=1.0)}])
+def test_timings_and_sampling_are_refused(changes):
+    with pytest.raises(UserError, match=r"eval\.replay=true"):
+        BenchSettings(**{"timing": False, "replay": True} | changes)
