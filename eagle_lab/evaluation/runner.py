@@ -235,8 +235,8 @@ class Bench:
         for step in range(self.settings.warmup):
             place = step * (len(prompts) - 1) // max(self.settings.warmup - 1, 1)
             for method in self.runnable:
-                asked = ([prompts[place]] * size, list(range(size)), num_tokens)
-                self._generate(self.target, method, *asked)
+                batch = [prompts[place]] * size
+                self._generate(self.target, method, batch, list(range(size)), num_tokens)
                 method.forget()
 
     def _check_fits(self, batch: Batch, prompts: list[list[int]]) -> None:
