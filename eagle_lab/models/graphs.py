@@ -6,10 +6,11 @@
 A small pass on a GPU takes as long as its hundreds of launches; a recorded one takes one. A
 recording repeats the same kernels on the same addresses, so everything it touches stays where it
 is: inputs and lengths are copied into buffers, and the cache is moved into a block that outlives
-it and serves the next text, too. Shapes are rounded up to buckets: rows to a power of two,
-attended slots to one of four steps per power of two. Nothing else is new: the recorded function is
-the one that runs without graphs, over a cache that says it is as long as the bucket. What is not
-there is masked, as it is for the shorter rows of a batch.
+it and serves the next text, too. Outputs are left in buffers that all recordings share. Shapes are
+rounded up to buckets: rows to a power of two, attended slots to one of four steps per power of two.
+Nothing else is new: the recorded function is the one that runs without graphs, over a cache that
+says it is as long as the bucket. What is not there is masked, as it is for the shorter rows of a
+batch.
 
 Shapes: B rows, R rows of the bucket, S attended slots of the bucket, C capacity of a block.
 """
@@ -20,7 +21,7 @@ import warnings
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -36,42 +37,45 @@ _NUM_WARMUPS = 3
 _LEAST_SLOTS = 256
 
 
-class Recording(NamedTuple):
-    """Work on fixed addresses: `replay` does it again, `outputs` then hold its results."""
+Recorder = Callable[[Callable[[], None]], Callable[[], object]]
+"""Calls work on fixed addresses at least once; what it returns does that work again.
 
-    replay: Callable[[], object]
-    outputs: Tensors
+Raises `NotRecorded` where it cannot; an error of the work itself comes through as it is.
+"""
 
 
-Recorder = Callable[[Callable[[], Tensors]], Recording]
+class NotRecorded(RuntimeError):
+    """Work that runs as it is, but not within a capture."""
 
 
 class CudaRecorder:
-    """Records by capturing a CUDA graph; all graphs of a recorder share their working memory.
-
-    Outputs are overwritten by any later replay of the recorder, so they are copied first.
-    """
+    """Records by capturing a CUDA graph; all graphs of a recorder share their working memory."""
 
     def __init__(self) -> None:
         self._pool = torch.cuda.graph_pool_handle()
         self._stream = torch.cuda.Stream()
 
-    def __call__(self, function: Callable[[], Tensors]) -> Recording:
-        """Run `function` a few times (libraries choose kernels, make workspaces), then capture."""
+    def __call__(self, work: Callable[[], None]) -> Callable[[], object]:
+        """Do `work` a few times (libraries choose kernels, make workspaces), then capture it."""
         current = torch.cuda.current_stream()
         self._stream.wait_stream(current)
         with torch.cuda.stream(self._stream):
             for _ in range(_NUM_WARMUPS):
-                function()
+                work()
         current.wait_stream(self._stream)
         graph = torch.cuda.CUDAGraph()
         back, capture = (
             torch.cuda.stream(current),
-            torch.cuda.graph(graph, self._pool, self._stream),
+            # What other threads do on the GPU meanwhile is not part of it, and does no harm
+            torch.cuda.graph(graph, self._pool, self._stream, capture_error_mode="thread_local"),
         )
-        with back, capture:  # a capture that fails would leave its stream current
-            outputs = function()
-        return Recording(graph.replay, outputs)
+        try:
+            with back, capture:  # a capture that fails would leave its stream current
+                work()
+        except RuntimeError as error:
+            first = error.__context__ or error  # ending a broken capture is an error of its own
+            raise NotRecorded(str(first).partition("\n")[0]) from error
+        return graph.replay
 
 
 def row_bucket(num_rows: int) -> int:
@@ -92,6 +96,25 @@ def slot_bucket(num_slots: int) -> int:
     return -(-num_slots // step) * step
 
 
+class _OutputBuffers:
+    """Where recordings leave their outputs: one buffer for each power of two of numbers.
+
+    The logits of a large batch take half a gigabyte; kept for each recording they would fill the
+    memory.
+    """
+
+    def __init__(self) -> None:
+        self._buffers: dict[tuple[int, int, torch.dtype], Tensor] = {}
+
+    def like(self, place: int, output: Tensor) -> Tensor:
+        """Room for the output at `place` of a function, in the shape of `output`."""
+        count = output.numel()
+        key = place, row_bucket(count), output.dtype
+        if key not in self._buffers:
+            self._buffers[key] = output.new_empty(row_bucket(count))
+        return self._buffers[key][:count].view(output.shape)
+
+
 class _Replay:
     """A function recorded over a block of memory at one bucket of shapes."""
 
@@ -103,6 +126,7 @@ class _Replay:
         store: Tensor,
         num_seen: int,
         inputs: Tensors,
+        buffers: _OutputBuffers,
     ):
         """Record for a cache as long as `num_seen`, in the first rows of `store`."""
         rows = row_bucket(len(cache.lengths))
@@ -112,15 +136,22 @@ class _Replay:
         lengths, *rest = self._buffers
         # A graph knows addresses only: all it reads has to live as long as it does
         self._static = cache.over(store[:, :, :rows], lengths, num_seen)
-        self._recording = recorder(lambda: function(self._static, *rest))
+
+        def work() -> None:
+            outputs = function(self._static, *rest)
+            self._outputs = tuple(map(buffers.like, range(len(outputs)), outputs))
+            for output, value in zip(self._outputs, outputs, strict=True):
+                output.copy_(value)
+
+        self._replay = recorder(work)
 
     def __call__(self, *values: Tensor) -> Tensors:
         """Outputs for the lengths and inputs `values`, each [B, ...]."""
         batch = len(values[0])
         for buffer, value in zip(self._buffers, values, strict=True):
             buffer[:batch].copy_(value)
-        self._recording.replay()
-        return tuple(output[:batch].clone() for output in self._recording.outputs)
+        self._replay()
+        return tuple(output[:batch].clone() for output in self._outputs)
 
 
 @dataclass(eq=False)
@@ -139,18 +170,21 @@ class _Block:
 class CacheGraphs:
     """Functions over the same caches that run from recordings.
 
-    One that cannot be recorded runs as it is from then on, after a warning.
+    After a recording that failed nothing more is recorded in this process, and everything runs as
+    it is: the allocator of torch 2.11 goes on as if the capture had not ended.
 
     Attributes:
         num_recordings: made by all of them; where it grows, a time taken meanwhile holds recording.
+        failed: whether a recording failed.
     """
 
     num_recordings: ClassVar[int] = 0
+    failed: ClassVar[bool] = False
 
     def __init__(self, recorder: Recorder):
         self._recorder = recorder
         self._blocks: list[_Block] = []
-        self._refused: list[CacheFunction] = []
+        self._outputs = _OutputBuffers()
 
     @torch.no_grad()
     def run(
@@ -164,7 +198,7 @@ class CacheGraphs:
             num_slots: tree slots of each row that the function writes or sees.
             inputs: a recording is made for each combination of their shapes and the buckets.
         """
-        if function in self._refused or cache.store is None:
+        if CacheGraphs.failed or cache.store is None:
             return function(cache, *inputs)
         rows = row_bucket(len(cache.lengths))
         slots = slot_bucket(cache.max_length + num_slots)
@@ -177,14 +211,16 @@ class CacheGraphs:
             *((value.dtype, value.shape[1:]) for value in inputs),
         )
         if key not in block.recordings:
+            recorded = function, self._recorder, cache, block.store, slots - num_slots, inputs
             try:
-                block.recordings[key] = _Replay(
-                    function, self._recorder, cache, block.store, slots - num_slots, inputs
+                block.recordings[key] = _Replay(*recorded, self._outputs)
+            except NotRecorded as reason:
+                CacheGraphs.failed = True
+                warnings.warn(
+                    f"no CUDA graph could be captured, from here on kernels are launched one by "
+                    f"one: {reason}",
+                    stacklevel=2,
                 )
-            except RuntimeError as error:
-                self._refused.append(function)
-                reason = str(error).partition("\n")[0]
-                warnings.warn(f"no CUDA graph could be captured: {reason}", stacklevel=2)
                 return function(cache, *inputs)
             CacheGraphs.num_recordings += 1
         return block.recordings[key](cache.lengths, *inputs)

@@ -24,7 +24,7 @@ from eagle_lab.decoding.vanilla import Vanilla
 from eagle_lab.models.graphs import (
     CacheGraphs,
     CudaRecorder,
-    Recording,
+    NotRecorded,
     column_bucket,
     row_bucket,
     slot_bucket,
@@ -51,24 +51,23 @@ METHODS = {
 
 
 class CallRecorder:
-    """Replays by calling again; the results land in the tensors of the first call."""
+    """Replays by calling again."""
 
     def __init__(self):
         self.num_replays = 0
 
-    def __call__(self, function):
-        outputs = function()
+    def __call__(self, work):
+        work()
 
         def replay():
             self.num_replays += 1
-            for buffer, value in zip(outputs, function(), strict=True):
-                buffer.copy_(value)
+            work()
 
-        return Recording(replay, outputs)
+        return replay
 
 
-def refuse(function):
-    raise RuntimeError("operation not permitted when stream is capturing\nand more")
+def refuse(work):
+    raise NotRecorded("operation not permitted when stream is capturing")
 
 
 def graphed(architecture: str = "llama", recorder=None) -> Target:
@@ -182,7 +181,8 @@ def test_all_that_a_recording_reads_lives_as_long_as_it():
         return (inputs[0] + 1,)
 
     def forgetful(recorded):
-        return Recording(lambda: None, recorded())
+        recorded()
+        return lambda: None
 
     target = Target(*tiny_random())
     cache = target.new_cache(3)
@@ -194,13 +194,54 @@ def test_all_that_a_recording_reads_lives_as_long_as_it():
     assert all(reference() is not None for reference in given)
 
 
-def test_what_cannot_be_recorded_runs_as_it_is_after_one_warning():
-    target = graphed(recorder=refuse)
-    with pytest.warns(UserWarning, match="no CUDA graph.*not permitted") as warned:
-        rows = decode(target, Vanilla(), [PROMPTS[0]], max_new_tokens=8)
+def test_after_a_failure_nothing_is_recorded_any_more(monkeypatch):
+    """A capture that failed leaves CUDA's allocator broken: one warning, whatever is decoded."""
+    monkeypatch.setattr(CacheGraphs, "failed", False)
     expected = decode(Target(*tiny_random()), Vanilla(), [PROMPTS[0]], max_new_tokens=8)
-    assert rows[0].tokens == expected[0].tokens
+    with pytest.warns(UserWarning, match="no CUDA graph.*not permitted") as warned:
+        rows = decode(graphed(recorder=refuse), Vanilla(), [PROMPTS[0]], max_new_tokens=8)
     assert len(warned) == 1
+    later = graphed()
+    again = decode(later, METHODS["eagle_dynamic"](later), [PROMPTS[0]], max_new_tokens=8)
+    assert later.graphs.recorder.num_replays == 0
+    assert rows[0].tokens == again[0].tokens == expected[0].tokens
+
+
+@torch.no_grad()
+def test_an_error_of_the_work_itself_is_none_of_recording():
+    def exhausted(cache, *inputs):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    target = Target(*tiny_random())
+    cache = target.new_cache(1)
+    target.prefill(PROMPTS[:1], cache)
+    with pytest.raises(torch.OutOfMemoryError):
+        CacheGraphs(CallRecorder()).run(exhausted, cache, 1, torch.zeros(1, 1))
+    assert not CacheGraphs.failed
+
+
+@torch.no_grad()
+def test_recordings_share_the_memory_of_their_outputs():
+    """Twenty recordings over growing texts keep one output, and results stay what they were."""
+    kept = []
+
+    def function(cache, values):
+        output = values.repeat(1, 1000)
+        kept.append(weakref.ref(output))
+        return (output,)
+
+    target = Target(*tiny_random())
+    cache = target.new_cache(1)
+    target.prefill([[7] * 4], cache)
+    graphs = CacheGraphs(CallRecorder())
+    results = []
+    for number in range(20):
+        results += graphs.run(function, cache, 1, torch.full((1, 1), float(number)))
+        cache.advance(torch.tensor([100]))
+    gc.collect()
+    assert all(reference() is None for reference in kept)
+    assert len(graphs._outputs._buffers) == 1
+    assert [result.unique().tolist() for result in results] == [[number] for number in range(20)]
 
 
 class Watching(CallRecorder):
