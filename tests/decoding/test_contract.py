@@ -52,7 +52,7 @@ def drafter_of(target: Target, draft_vocab_size: int | None = 200) -> Eagle1:
         torch.manual_seed(0)
         kept = torch.randperm(target.vocab_size)[:draft_vocab_size].sort().values
         drafter = Eagle1(config, kept if draft_vocab_size else None)
-    drafter.to(target.dtype).attach(target)
+    drafter.to(target.device, target.dtype).attach(target)
     return drafter.eval()
 
 
