@@ -9,7 +9,7 @@ their slots lie behind the tree's. Shapes: B rows, N columns.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -21,6 +21,21 @@ from eagle_lab.models.graphs import CacheGraphs, Recorder, Tensors, column_bucke
 if TYPE_CHECKING:
     from eagle_lab.models.target import Target
     from eagle_lab.tree.draft_tree import DraftTree
+
+
+_WATCHED_ROPES = ("dynamic", "longrope")  # their frequencies follow the longest position
+
+
+def no_graphs_reason(config: Any) -> str | None:
+    """Why passes of a model with the text `config` cannot be recorded; None if nothing is known.
+
+    A capture that fails harms the whole process, so what is known to fail is not tried.
+    """
+    ropes = getattr(config, "rope_parameters", None) or {}
+    by_layer_type = [rope for rope in ropes.values() if isinstance(rope, dict)]
+    types = {rope.get("rope_type") for rope in (ropes, *by_layer_type)}
+    found = [name for name in _WATCHED_ROPES if name in types]
+    return f"its rotary embedding ({found[0]}) looks at the positions of a pass" if found else None
 
 
 class VerifyGraphs:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
+
 from omegaconf import DictConfig
 
 from eagle_lab.errors import UserError, choose
 from eagle_lab.models.graphs import CudaRecorder
 from eagle_lab.models.load import choose_device, load_target
 from eagle_lab.models.target import Target
-from eagle_lab.models.verify_graphs import VerifyGraphs
+from eagle_lab.models.verify_graphs import VerifyGraphs, no_graphs_reason
 
 _SWITCH = {"auto": None, "true": True, "false": False}
 
@@ -35,7 +37,11 @@ def target_from(config: DictConfig) -> Target:
         architecture=asked.architecture,
         tied_head=asked.tied_head,
     )
-    if new_recorder is not None:
+    if new_recorder is None:
+        return target
+    if reason := no_graphs_reason(target.config):
+        warnings.warn(f"no CUDA graphs for {target.name}: {reason}", stacklevel=2)
+    else:
         target.graphs = VerifyGraphs(target, new_recorder())
     return target
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -31,7 +32,7 @@ from eagle_lab.models.graphs import (
 )
 from eagle_lab.models.target import Target
 from eagle_lab.models.tiny import tiny_random
-from eagle_lab.models.verify_graphs import VerifyGraphs
+from eagle_lab.models.verify_graphs import VerifyGraphs, no_graphs_reason
 from eagle_lab.tree.draft_tree import DraftTree
 from tests.decoding.test_contract import PROMPTS, drafter_of
 from tests.decoding.test_host_looks import Looks
@@ -205,6 +206,20 @@ def test_after_a_failure_nothing_is_recorded_any_more(monkeypatch):
     again = decode(later, METHODS["eagle_dynamic"](later), [PROMPTS[0]], max_new_tokens=8)
     assert later.graphs.recorder.num_replays == 0
     assert rows[0].tokens == again[0].tokens == expected[0].tokens
+
+
+@pytest.mark.parametrize(
+    ("rope", "words"),
+    [
+        ({"rope_type": "llama3", "factor": 8.0}, None),
+        ({"rope_type": "longrope"}, "longrope"),
+        ({"full_attention": {"rope_type": "dynamic"}, "sliding": {"rope_type": "default"}}, "dyn"),
+        (None, None),
+    ],
+)
+def test_what_is_known_to_fail_is_not_tried(rope, words):
+    reason = no_graphs_reason(SimpleNamespace(rope_parameters=rope))
+    assert reason is None if words is None else words in reason
 
 
 @torch.no_grad()
