@@ -146,23 +146,30 @@ def row_key(seed: int, question_id: object, turn: int, repeat: int) -> int:
 
 
 class Coins:
-    """Coins of a batch of rows, one key per row; equal keys toss equal coins."""
+    """Coins of a batch of rows, one key per row; equal keys toss equal coins.
 
-    def __init__(self, row_keys: Sequence[int] | np.ndarray):
+    Args:
+        row_keys: see `row_key`.
+        device: where the coins are wanted.
+    """
+
+    def __init__(self, row_keys: Sequence[int] | np.ndarray, device: torch.device | None = None):
         self.keys = np.asarray(row_keys, dtype=np.uint64)
+        self.device = device or torch.device("cpu")
 
     def select(self, rows: Sequence[int]) -> Coins:
         """Coins of the chosen rows."""
-        return Coins(self.keys[np.asarray(rows, dtype=np.int64)])
+        return Coins(self.keys[np.asarray(rows, dtype=np.int64)], self.device)
 
     def toss(self, positions: Tensor, purpose: Purpose, count: int = 1) -> Tensor:
-        """Uniform numbers [B, P, count], float64 on the device of `positions` [B, P].
+        """Uniform numbers [B, P, count], float64.
 
-        A position is the place in its row of the token that the coin decides.
+        `positions` [B, P] are the places in their rows of the tokens that the coins decide. They
+        are on the host, where coins are made: tossing does not wait for the device.
         """
-        places = positions.cpu().numpy().astype(np.uint64)
+        places = positions.numpy().astype(np.uint64)
         state = _mix(_mix(self.keys)[:, None] + np.uint64(int(purpose)))
         state = _mix(state ^ places)
         state = _mix(state[..., None] + _GOLDEN * np.arange(count, dtype=np.uint64))
         uniform = (state >> np.uint64(11)).astype(np.float64) * 2.0**-53
-        return torch.from_numpy(uniform).to(positions.device)
+        return torch.from_numpy(uniform).to(self.device, non_blocking=True)

@@ -82,8 +82,8 @@ class VerifyCoins:
 
     @classmethod
     def toss(cls, coins: Coins, tree: DraftTree, root_positions: Tensor) -> VerifyCoins:
-        """Coins for `tree` whose roots stand at `root_positions` [B] of their rows."""
-        steps = torch.arange(tree.max_depth + 1, device=root_positions.device)
+        """Coins for `tree`; `root_positions` [B], on the host, are those of `Context`."""
+        steps = torch.arange(tree.max_depth + 1)
         places = root_positions[:, None] + 1 + steps
         target = coins.toss(places, Purpose.TARGET)[..., 0]
         accept = coins.toss(root_positions[:, None], Purpose.ACCEPT, tree.num_columns)[:, 0]

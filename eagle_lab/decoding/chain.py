@@ -48,7 +48,7 @@ class Draws:
         """The run's own, None for greedy decoding."""
         if context.sampling.greedy:
             return None
-        places = context.cache.lengths[:, None]
+        places = context.root_positions[:, None]
         coins = context.coins.toss(places, Purpose.DRAFT, num_draft_tokens)[:, 0]
         return cls(context.sampling, coins)
 

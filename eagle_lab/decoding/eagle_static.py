@@ -129,5 +129,5 @@ class EagleStatic(EagleProposer):
     def _coins(self, context: Context) -> Tensor:
         """[B, N, W] one coin for each child of each column."""
         columns, width = self.max_nodes + 1, max(level.num_children for level in self._levels)
-        roots = context.cache.lengths[:, None]
+        roots = context.root_positions[:, None]
         return context.coins.toss(roots, Purpose.DRAFT, columns * width).view(-1, columns, width)

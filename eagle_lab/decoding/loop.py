@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
-from torch import Tensor
 
 from eagle_lab.decoding.clock import Laps
 from eagle_lab.decoding.generation import Generation, Record
@@ -66,13 +65,13 @@ def decode(
         roots=torch.zeros(len(prompts), dtype=torch.long, device=target.device),
         cache=target.new_cache(len(prompts)),
         sampling=sampling or Sampling(),
-        coins=Coins(row_keys),
+        coins=Coins(row_keys, target.device),
     )
 
     # The first token is the target's own: an empty tree on the last prompt token.
     scores = target.prefill(prompts, context.cache)
     first = DraftTree.root_only(context.roots)
-    coins = _toss(context, first, context.cache.lengths - 1)
+    coins = _toss(context, first)
     acceptance = verify(first, scores.logits, context.sampling, coins)
     record.keep_prompt_features(scores.features)
     new_tokens = Outcome.fetch(first, acceptance).new_tokens
@@ -91,9 +90,9 @@ def decode(
         scores = target.score(tree, context.cache)
         laps.end()
 
-        coins = _toss(context, tree, context.cache.lengths)
+        coins = _toss(context, tree)
         acceptance = verify(tree, scores.logits, context.sampling, coins)
-        outcome = Outcome.fetch(tree, acceptance)  # the only wait for the device in a cycle
+        outcome = Outcome.fetch(tree, acceptance)
         new_tokens = outcome.new_tokens
         context.append(new_tokens, acceptance.own_token)
         context.cache.keep(
@@ -122,11 +121,11 @@ def decode(
     return record.finish(prefill_s)
 
 
-def _toss(context: Context, tree: DraftTree, root_positions: Tensor) -> VerifyCoins | None:
+def _toss(context: Context, tree: DraftTree) -> VerifyCoins | None:
     """The coins that `verify` needs: none for greedy decoding."""
     if context.sampling.greedy:
         return None
-    return VerifyCoins.toss(context.coins, tree, root_positions)
+    return VerifyCoins.toss(context.coins, tree, context.root_positions)
 
 
 def _emit(

@@ -1,8 +1,13 @@
 """What the host must know of a cycle, fetched from the device at once.
 
 Every look of the host at a value on a GPU waits until all that was launched before has run. One is
-needed in each cycle, for the tokens themselves; everything else the host wants to know then comes
-along, and the rest it knows already: as much text as there is, so much is in the caches.
+needed in each cycle, for the tokens themselves; everything else the loop wants to know then comes
+along, and the rest it knows already: as much text as there is, so much is in the caches. Coins
+need none either: the host makes them from the lengths of the texts.
+
+More looks are taken by the top-p law (how many tokens reach it), by drafts whose length follows
+what was accepted or how probable they are, by draft models (what they have read), and by copies
+grafted onto a drafted tree.
 """
 
 from __future__ import annotations

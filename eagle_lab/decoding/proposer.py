@@ -44,6 +44,11 @@ class Context:
     sampling: Sampling
     coins: Coins
 
+    @property
+    def root_positions(self) -> Tensor:
+        """[B] places of the roots in their rows, known to the host without asking the cache."""
+        return torch.tensor([len(row) - 1 for row in self.tokens])
+
     def append(self, new_tokens: list[list[int]], roots: Tensor) -> None:
         """Add a cycle's tokens; `roots` [B] are their last ones."""
         for row, tokens in zip(self.tokens, new_tokens, strict=True):

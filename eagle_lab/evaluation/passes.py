@@ -112,7 +112,7 @@ class DraftPasses:
             roots=tokens[:, context],
             cache=cache,
             sampling=Sampling(),
-            coins=Coins(range(len(tokens))),
+            coins=Coins(range(len(tokens)), tokens.device),
         )
         self._proposer.begin(read, features)
 

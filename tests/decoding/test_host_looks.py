@@ -21,6 +21,7 @@ from eagle_lab.decoding.prompt_lookup import PromptLookup
 from eagle_lab.decoding.vanilla import Vanilla
 from eagle_lab.models.target import Target
 from eagle_lab.models.tiny import tiny_random
+from eagle_lab.sampling import Sampling
 from tests.decoding.test_contract import drafter_of
 
 LOOKS = {
@@ -88,24 +89,37 @@ class Watched:
         return self._proposer.propose(context)
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "split"])
-@pytest.mark.parametrize("name", METHODS)
-def test_one_look_a_cycle_and_no_upload(name, attention):
-    """Greedy, in cycles in which no row ends: dropping one takes a few more."""
+def waits_of(name, attention, sampling):
+    """What the host waited for in each cycle in which no row ended."""
     target = Target(*tiny_random("llama"), fast_layers=False, attention=attention)
     prompts = [[60, 61, 62, 63] * 4, [7], [20, 21, 20, 21, 20]]
     with Looks() as mode:
         method = Watched(METHODS[name](target), mode.counts)
-        decode(target, method, prompts, max_new_tokens=24)
+        decode(target, method, prompts, sampling=sampling, max_new_tokens=24)
     waits = [
         after - before
         for (num_rows, before), (num_left, after) in itertools.pairwise(method.cycles)
         if num_rows == num_left
     ]
     assert len(waits) > 3
+    return waits
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "split"])
+@pytest.mark.parametrize("name", METHODS)
+def test_one_look_a_cycle_and_no_upload(name, attention):
+    """Greedy, in cycles in which no row ends: dropping one takes a few more."""
+    waits = waits_of(name, attention, Sampling())
     assert {each["looks"] for each in waits} == {1}
     if name != "prompt_lookup":  # copies come from the host
         assert not any(each["uploads"] for each in waits)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_one_look_a_cycle_when_sampling(name):
+    """Coins are made from what the host knows; they have to be sent, so uploads there are."""
+    waits = waits_of(name, "sdpa", Sampling(temperature=1.0))
+    assert {each["looks"] for each in waits} == {1}
 
 
 def test_the_counter_sees_what_it_is_for():
