@@ -40,6 +40,11 @@ def check_stop_confidence(method: str, value: float) -> float:
     return value
 
 
+def states_at(states: Tensor, columns: Tensor) -> Tensor:
+    """[B, K, X] the `columns` [B, K] of `states` [B, N, X]."""
+    return states.gather(1, columns[:, :, None].expand(-1, -1, states.shape[-1]))
+
+
 class EagleProposer:
     """What chain, static and dynamic EAGLE proposers share; they differ in `propose`."""
 
@@ -69,8 +74,7 @@ class EagleProposer:
         counts = acceptance.num_accepted + 1
         # On a GPU equal shapes and a host that does not wait are worth more than fewer pairs
         longest = int(counts.max()) if self.target.fast_layers else acceptance.path.shape[1]
-        path = acceptance.path[:, :longest, None].expand(-1, -1, scores.features.shape[-1])
-        features = scores.features.gather(1, path)
+        features = states_at(scores.features, acceptance.path[:, :longest])
         self._extend(acceptance.tokens[:, :longest], features, counts, context.cache.max_length)
 
     def _extend(self, tokens: Tensor, features: Tensor, counts: Tensor, max_length: int) -> None:
@@ -83,8 +87,8 @@ class EagleProposer:
         visible = (steps[:, None] >= steps).expand(batch, -1, -1)
         hidden = self._run(tokens, features, self.cache.lengths[:, None] + steps, visible)
         self.cache.advance(counts, max_length)
-        last = hidden[torch.arange(batch, device=tokens.device), counts - 1]
-        self.root_hidden = last[:, None]  # [B, 1, H] stands for the root's feature
+        # [B, 1, H] stands for the root's feature
+        self.root_hidden = states_at(hidden, (counts - 1)[:, None])
 
     def guess(self, tokens: Tensor, features: Tensor, depth: int, visible: Tensor) -> Tensor:
         """States [B, K, H] behind nodes of one level, nothing committed.
@@ -114,7 +118,7 @@ class EagleProposer:
     def target_ids(self, draft_ids: Tensor) -> Tensor:
         """Target ids of draft-vocabulary ids."""
         mapping = self.drafter.draft_to_target
-        return draft_ids if mapping is None else mapping[draft_ids]
+        return draft_ids if mapping is None else mapping.take(draft_ids)
 
     def full_law(self, draft_probs: Tensor) -> Tensor:
         """A law over the draft vocabulary [..., D] as one over the target's [..., V]."""

@@ -14,7 +14,7 @@ import math
 import torch
 from torch import Tensor
 
-from eagle_lab.decoding.eagle import EagleProposer, check_stop_confidence
+from eagle_lab.decoding.eagle import EagleProposer, check_stop_confidence, states_at
 from eagle_lab.decoding.proposer import Context
 from eagle_lab.drafters.eagle1 import Eagle1
 from eagle_lab.models.fast_ops import best_tokens
@@ -73,9 +73,9 @@ class EagleDynamic(EagleProposer):
             num_pooled += level.tokens.shape[1]
             parent = frontier // self.width
             itself = self._itself.expand(len(parent), -1, -1)
-            visible = torch.cat([_rows_of(visible, parent), itself], dim=2)  # its parent's row
+            visible = torch.cat([states_at(visible, parent), itself], dim=2)  # its parent's row
             hidden = self.guess(
-                level.tokens.gather(1, frontier), _rows_of(hidden, parent), depth, visible
+                level.tokens.gather(1, frontier), states_at(hidden, parent), depth, visible
             )
         if not levels:
             return DraftTree.root_only(roots)
@@ -89,8 +89,3 @@ class EagleDynamic(EagleProposer):
         else:
             log_probs, tokens = torch.log_softmax(logits, dim=-1).topk(self.width, dim=-1)
         return log_probs, self.target_ids(tokens)
-
-
-def _rows_of(values: Tensor, index: Tensor) -> Tensor:
-    """`values` [B, K, X] at `index` [B, K] of their second dimension."""
-    return values.gather(1, index[:, :, None].expand(-1, -1, values.shape[-1]))

@@ -34,7 +34,7 @@ def ancestors_of(parents: Tensor, valid: Tensor) -> Tensor:
     links = (parents[:, :, None] == columns) & valid[:, :, None]
     reached = (links | (columns[:, None] == columns)).float()
     for _ in range((len(columns) - 2).bit_length() if len(columns) > 2 else 0):
-        reached = (reached @ reached).clamp_(max=1)
+        reached = torch.bmm(reached, reached).clamp_(max=1)
     return reached > 0
 
 
