@@ -11,6 +11,7 @@ from eagle_lab.decoding.eagle_chain import EagleChain
 from eagle_lab.decoding.eagle_dynamic import EagleDynamic
 from eagle_lab.decoding.eagle_static import EagleStatic
 from eagle_lab.decoding.loop import decode
+from eagle_lab.decoding.proposer import Context
 from eagle_lab.decoding.vanilla import Vanilla
 from eagle_lab.drafters.blocks import causal_attend
 from eagle_lab.drafters.checkpoint import save_drafter
@@ -19,9 +20,11 @@ from eagle_lab.drafters.fast_eagle1 import CacheAttend, FastEagle1, use_fast_dra
 from eagle_lab.models.cache import TreeCache, TreePass
 from eagle_lab.models.fast_ops import MAX_ROWS
 from eagle_lab.models.packed_weights import is_packed, round_weights
-from eagle_lab.models.target import Target
+from eagle_lab.models.target import Scores, Target
 from eagle_lab.models.tiny import tiny_random
+from eagle_lab.sampling import Coins, Sampling
 from eagle_lab.tasks.methods import MethodBuilder
+from eagle_lab.verify import Acceptance
 
 PROMPTS = [[40, 41, 42], [60, 61, 62, 63] * 4, [7], list(range(100, 140))]
 
@@ -167,6 +170,32 @@ def test_text_with_a_rounded_drafter_is_the_targets(target, inner_norm, kept):
         for rows in ([0], [1, 3], [0, 1, 2, 3]):
             texts = decode(target, proposer, [PROMPTS[row] for row in rows], max_new_tokens=16)
             assert [text.tokens for text in texts] == [plain[row].tokens for row in rows]
+
+
+def test_pairs_behind_the_longest_path_change_nothing(target, monkeypatch):
+    """The kernels leave them out: 3 of 5 columns here, the same bits."""
+    drafter, generator = drafter_for(target), torch.Generator().manual_seed(2)
+    prompts, features = torch.randn(2, 2, 5, drafter.config.hidden_size, generator=generator)
+    path, num_accepted = torch.tensor([[0, 0, 0, 0, 0], [0, 2, 4, 0, 0]]), torch.tensor([0, 2])
+    acceptance = Acceptance(path, num_accepted, torch.arange(10).reshape(2, 5))
+    widths, states = [], []
+    for fast in (True, False):
+        proposer = EagleDynamic(target, drafter, depth=4, width=4, num_nodes=8)
+        tokens, roots = [[11, 12, 13, 14], [15, 16, 17]], torch.tensor([14, 17])
+        context = Context(tokens, roots, target.new_cache(2), Sampling(), Coins([0, 1]))
+        context.cache.advance(torch.tensor([3, 2]))
+        proposer.begin(context, prompts[:, :3])
+        context.cache.advance(num_accepted + 1)
+        run = proposer._run
+        proposer._run = lambda *columns, run=run: (
+            widths.append(columns[0].shape[1]) or run(*columns)
+        )
+        with monkeypatch.context() as patch:
+            patch.setattr(target, "fast_layers", fast)
+            proposer.observe(context, acceptance, Scores(torch.zeros(2, 5, 1), features))
+        states.append(proposer.root_hidden)
+    assert widths == [3, 5]
+    assert torch.equal(*states)
 
 
 def test_methods_round_where_fast_layers_run_unless_told_otherwise(target, tmp_path):
