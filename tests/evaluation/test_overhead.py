@@ -7,19 +7,24 @@ import time
 import pytest
 import torch
 
+from eagle_lab.decoding.clock import Clock
 from eagle_lab.decoding.eagle_chain import EagleChain
+from eagle_lab.decoding.eagle_dynamic import EagleDynamic
 from eagle_lab.decoding.hybrid import Hybrid
 from eagle_lab.decoding.proposer import Context
 from eagle_lab.decoding.self_speculation import SelfSpeculation
 from eagle_lab.decoding.speculative import Speculative
 from eagle_lab.decoding.vanilla import Vanilla
 from eagle_lab.drafters.eagle1 import Eagle1, Eagle1Config
+from eagle_lab.evaluation import overhead
 from eagle_lab.evaluation.method import Method
 from eagle_lab.evaluation.overhead import OVERHEAD_COLUMNS, measure_overhead
 from eagle_lab.models.target import Target
+from eagle_lab.models.verify_graphs import VerifyGraphs
 from eagle_lab.tree.draft_tree import DraftTree
 from tests.decoding.draft_models import noisy_copy
 from tests.evaluation.fakes import tiny_target
+from tests.models.test_graphs import CallRecorder
 
 PROMPTS = [[5, 9, 200], [7, 8]]
 SLEEP = 0.02
@@ -92,6 +97,47 @@ def test_drafter_passes_are_the_models_and_everything_is_unwrapped():
     assert row["num_cycles"] > 0
     assert len(calls) > row["num_cycles"]
     assert [vars(owner).get(name) for owner, name in wrapped] == own
+
+
+class SlowRecorder(CallRecorder):
+    """Records for a long time, in which nothing may wait for the device."""
+
+    recording = False
+
+    def __call__(self, work):
+        SlowRecorder.recording = True
+        time.sleep(10 * SLEEP)
+        replay = super().__call__(work)
+        SlowRecorder.recording = False
+        return replay
+
+
+class WatchedClock(Clock):
+    """On CUDA every lap waits for the device."""
+
+    def lap(self) -> float:
+        assert not SlowRecorder.recording
+        return super().lap()
+
+
+@pytest.mark.parametrize("name", ["chain", "tree", "hybrid"])
+def test_drafts_from_recordings_are_the_models(monkeypatch: pytest.MonkeyPatch, name: str):
+    """And recording them is in no time that is told."""
+    monkeypatch.setattr(overhead, "Clock", WatchedClock)
+    target = tiny_target()
+    target.graphs = VerifyGraphs(target, SlowRecorder())
+    drafter = untrained(target)
+    monkeypatch.setattr(drafter, "forward", slowed(drafter.forward))
+    sizes = {"depth": 2, "width": 2, "num_nodes": 4}
+    proposer = {
+        "chain": lambda: EagleChain(target, drafter, num_draft_tokens=2),
+        "tree": lambda: EagleDynamic(target, drafter, **sizes),
+        "hybrid": lambda: Hybrid(target, drafter, **sizes, alone_from=99),
+    }[name]()
+    row = measure_overhead(target, Method(name, proposer), PROMPTS[:1], max_new_tokens=4)
+    assert target.graphs.recorder.num_replays > 0
+    assert 1000 * SLEEP <= row["models_ms"] <= row["cycle_ms"] < 10 * 1000 * SLEEP
+    assert row["overhead_ms"] < 1000 * SLEEP
 
 
 def test_an_answer_of_one_token_has_no_cycle():
