@@ -33,6 +33,9 @@ from eagle_lab.models.target import Target
 from eagle_lab.sampling import Sampling, row_key
 
 Prompt = str | Sequence[Mapping[str, str]]
+TREE_SIZES = {False: (6, 10, 59), True: (4, 4, 8)}
+"""Depth, width and nodes, by whether the device is a CPU, where a large verify pass costs more than
+it accepts (experiments/cpu_speedup)."""
 
 
 @dataclass(frozen=True)
@@ -75,8 +78,8 @@ def generate(
         top_p: see `Sampling`.
         top_k: see `Sampling`.
         seed: of the sampled text; the same seed gives the same text.
-        proposer: any method instead of the dynamic tree (depth 6, width 10, 59 nodes), such as
-            `Vanilla()`; then no drafter is looked for.
+        proposer: any method instead of the dynamic tree (`TREE_SIZES`: EAGLE-2's on a GPU, a
+            small one on a CPU), such as `Vanilla()`; then no drafter is looked for.
         on_text: called with (prompt index, new text) as it arrives.
 
     Raises:
@@ -149,12 +152,13 @@ def stream(
 
 
 def default_proposer(target: Target, drafter: Eagle1 | str | Path | None) -> Proposer:
-    """The dynamic tree of the EAGLE-2 paper with this drafter, see `generate`."""
+    """A dynamic tree (EAGLE-2) with this drafter, of a size that pays on the target's device."""
     if not isinstance(drafter, Eagle1):
         drafter, _ = load_drafter(
             drafter_folder(drafter, target), target, rounded=target.fast_layers
         )
-    return EagleDynamic(target, drafter, depth=6, width=10, num_nodes=59)
+    depth, width, num_nodes = TREE_SIZES[target.device.type == "cpu"]
+    return EagleDynamic(target, drafter, depth=depth, width=width, num_nodes=num_nodes)
 
 
 class _Stopped(Exception):
