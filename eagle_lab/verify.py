@@ -18,7 +18,7 @@ Shapes: B rows, N columns, V vocabulary, A path length (max_depth + 1).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -63,9 +63,10 @@ class Acceptance:
         rows = self.tokens.tolist()
         return [row[: count + 1] for row, count in zip(rows, counts, strict=True)]
 
-    def select(self, rows: Tensor) -> Acceptance:
+    def select(self, rows: Sequence[int]) -> Acceptance:
         """The chosen rows."""
-        return Acceptance(self.path[rows], self.num_accepted[rows], self.tokens[rows])
+        index = torch.as_tensor(rows, dtype=torch.long, device=self.path.device)
+        return Acceptance(self.path[index], self.num_accepted[index], self.tokens[index])
 
 
 @dataclass

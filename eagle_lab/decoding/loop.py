@@ -11,14 +11,15 @@ from collections.abc import Callable, Sequence
 import torch
 
 from eagle_lab.decoding.clock import Laps
-from eagle_lab.decoding.generation import Generation, Record
+from eagle_lab.decoding.generation import Generation
 from eagle_lab.decoding.outcome import Outcome
 from eagle_lab.decoding.proposer import Context, Proposer
+from eagle_lab.decoding.record import CycleTime, Record
 from eagle_lab.errors import UserError
-from eagle_lab.models.target import Scores, Target
+from eagle_lab.models.target import Target
 from eagle_lab.sampling import Coins, Sampling, row_key
 from eagle_lab.tree.draft_tree import DraftTree
-from eagle_lab.verify import Acceptance, VerifyCoins, verify
+from eagle_lab.verify import verify
 
 
 @torch.no_grad()
@@ -67,86 +68,63 @@ def decode(
         sampling=sampling or Sampling(),
         coins=Coins(row_keys, target.device),
     )
+    _begin(target, proposer, context, record)
+    laps.end()
+    while record.rows:
+        _cycle(target, proposer, context, record, laps)
+    return record.finish(*_times(laps))
 
-    # The first token is the target's own: an empty tree on the last prompt token.
-    scores = target.prefill(prompts, context.cache)
-    first = DraftTree.root_only(context.roots)
-    coins = _toss(context, first)
-    acceptance = verify(first, scores.logits, context.sampling, coins)
+
+def _begin(target: Target, proposer: Proposer, context: Context, record: Record) -> None:
+    """Read the prompts and add the first token: the target's own, on an empty tree."""
+    scores = target.prefill(context.tokens, context.cache)
+    tree = DraftTree.root_only(context.roots)
+    acceptance = verify(tree, scores.logits, context.sampling, context.verify_coins(tree))
+    outcome = Outcome.fetch(tree, acceptance)
+    context.append(outcome.new_tokens, acceptance.own_token)
     record.keep_prompt_features(scores.features)
-    new_tokens = Outcome.fetch(first, acceptance).new_tokens
-    context.append(new_tokens, acceptance.own_token)
-    acceptance, scores, _ = _emit(context, record, acceptance, scores, new_tokens, None)
+
+    going_on = record.emit_first(outcome.new_tokens)
+    if len(going_on) < len(outcome.new_tokens):
+        context.select(going_on)
+        scores = scores.select(going_on)
     if record.rows:
         proposer.begin(context, scores.features)
+
+
+def _cycle(
+    target: Target, proposer: Proposer, context: Context, record: Record, laps: Laps
+) -> None:
+    """Propose, score, verify, keep, observe: a draft and a target pass for the rows under way."""
+    tree = proposer.propose(context)
+    laps.end()
+    scores = target.score(tree, context.cache)
     laps.end()
 
-    cycles: list[list[int]] = []  # rows that took part in each
-    while record.rows:
-        rows = record.rows
-        cycles.append(rows)
-        tree = proposer.propose(context)
-        laps.end()
-        scores = target.score(tree, context.cache)
-        laps.end()
+    acceptance = verify(tree, scores.logits, context.sampling, context.verify_coins(tree))
+    outcome = Outcome.fetch(tree, acceptance)
+    context.keep(acceptance, outcome)
+    record.keep(tree, scores, acceptance, outcome)
 
-        coins = _toss(context, tree)
-        acceptance = verify(tree, scores.logits, context.sampling, coins)
-        outcome = Outcome.fetch(tree, acceptance)
-        new_tokens = outcome.new_tokens
-        context.append(new_tokens, acceptance.own_token)
-        context.cache.keep(
-            acceptance.path,
-            acceptance.num_accepted + 1,
-            moved=outcome.moved,
-            max_length=max(map(len, context.tokens)) - 1,  # the roots are not in it yet
-        )
-        record.keep_features(scores.features, acceptance.path, new_tokens)
-        record.keep_confidences(tree, acceptance, new_tokens)
-        acceptance, scores, going_on = _emit(
-            context, record, acceptance, scores, new_tokens, outcome.num_nodes
-        )
-        if len(going_on) < len(rows):
-            proposer.select(going_on)
-        laps.end()
-
-        if record.rows:
-            proposer.observe(context, acceptance, scores)
-        laps.end()
-
-    prefill_s, *seconds = laps.seconds()
-    by_cycle = zip(*[iter(seconds)] * 4, strict=True)
-    for rows, (propose_s, verify_s, rest_s, observe_s) in zip(cycles, by_cycle, strict=True):
-        record.time_cycle(rows, propose_s + observe_s, verify_s, rest_s)
-    return record.finish(prefill_s)
-
-
-def _toss(context: Context, tree: DraftTree) -> VerifyCoins | None:
-    """The coins that `verify` needs: none for greedy decoding."""
-    if context.sampling.greedy:
-        return None
-    return VerifyCoins.toss(context.coins, tree, context.root_positions)
-
-
-def _emit(
-    context: Context,
-    record: Record,
-    acceptance: Acceptance,
-    scores: Scores,
-    new_tokens: list[list[int]],
-    num_nodes: list[int] | None,
-) -> tuple[Acceptance, Scores, list[int]]:
-    """Hand out the new tokens and drop the rows that finished.
-
-    Returns what the rows that go on have been given, and their places among the rows so far.
-    """
-    num_rows = len(record.rows)
-    going_on = record.emit(new_tokens, num_nodes)
-    if len(going_on) < num_rows:
-        index = torch.tensor(going_on, dtype=torch.long, device=context.roots.device)
+    going_on = record.emit(outcome)
+    if len(going_on) < len(outcome.new_tokens):
         context.select(going_on)
-        acceptance, scores = acceptance.select(index), scores.select(index)
-    return acceptance, scores, going_on
+        proposer.select(going_on)
+        acceptance, scores = acceptance.select(going_on), scores.select(going_on)
+    laps.end()
+    if record.rows:
+        proposer.observe(context, acceptance, scores)
+    laps.end()
+
+
+def _times(laps: Laps) -> tuple[float, list[CycleTime]]:
+    """Seconds of the prefill, and those of each cycle from its four laps."""
+    prefill_s, *seconds = laps.seconds()
+    cycles = zip(*[iter(seconds)] * 4, strict=True)
+    return prefill_s, [
+        CycleTime(draft_s=propose_s + observe_s, verify_s=score_s, rest_s=verify_s)
+        for propose_s, score_s, verify_s, observe_s in cycles
+    ]
 
 
 def check_fits(

@@ -19,11 +19,12 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from eagle_lab.decoding.outcome import Outcome
 from eagle_lab.models.cache import TreeCache
 from eagle_lab.models.target import Scores
 from eagle_lab.sampling import Coins, Sampling
 from eagle_lab.tree.draft_tree import DraftTree
-from eagle_lab.verify import Acceptance
+from eagle_lab.verify import Acceptance, VerifyCoins
 
 
 @dataclass
@@ -54,6 +55,22 @@ class Context:
         for row, tokens in zip(self.tokens, new_tokens, strict=True):
             row.extend(tokens)
         self.roots = roots
+
+    def verify_coins(self, tree: DraftTree) -> VerifyCoins | None:
+        """The coins that verifying `tree` needs: none for greedy decoding."""
+        if self.sampling.greedy:
+            return None
+        return VerifyCoins.toss(self.coins, tree, self.root_positions)
+
+    def keep(self, acceptance: Acceptance, outcome: Outcome) -> None:
+        """Commit a cycle: its tokens, and in the cache the old roots and the accepted nodes."""
+        self.append(outcome.new_tokens, acceptance.own_token)
+        self.cache.keep(
+            acceptance.path,
+            acceptance.num_accepted + 1,
+            moved=outcome.moved,
+            max_length=max(map(len, self.tokens)) - 1,  # the new roots are not in it yet
+        )
 
     def select(self, rows: Sequence[int]) -> None:
         """Keep only the chosen rows."""

@@ -12,7 +12,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from eagle_lab.decoding.generation import Generation, Record
+from eagle_lab.decoding.generation import Generation
+from eagle_lab.decoding.outcome import Outcome
+from eagle_lab.decoding.record import CycleTime, Record
 
 
 @dataclass(frozen=True)
@@ -40,15 +42,16 @@ def generations_of(
     """The rows of a batch from `passes`, the prefill first; how a cycle's time splits is NaN."""
     record = Record(prompts, max_new_tokens, eos_ids, on_tokens=None, keep_features=False)
     prefill, *cycles = passes
-    record.emit([row[:1] for row in prefill.tokens], None)
+    record.emit_first([row[:1] for row in prefill.tokens])
     if any(len(row) > 1 for row in prefill.tokens):  # it verified a draft, too
         rest = [row[1:] for row in prefill.tokens]
         cycles = [Pass(rest, 0.0, prefill.num_drafted - 1), *cycles]
     for cycle in cycles:
-        rows = record.rows
-        record.emit([cycle.tokens[row] for row in rows], [cycle.num_drafted] * len(rows))
-        record.time_cycle(rows, draft_s=0.0, verify_s=0.0, rest_s=cycle.seconds)
-    generations = record.finish(prefill.seconds)
+        new_tokens = [cycle.tokens[row] for row in record.rows]
+        num_nodes = [cycle.num_drafted] * len(new_tokens)
+        record.emit(Outcome(new_tokens, num_nodes, moved=False))
+    times = [CycleTime(0.0, 0.0, cycle.seconds) for cycle in cycles]
+    generations = record.finish(prefill.seconds, times)
     for generation in generations:
         generation.draft_s = generation.verify_s = math.nan
     return generations

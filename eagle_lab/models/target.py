@@ -76,9 +76,10 @@ class Scores:
     logits: Tensor
     features: Tensor
 
-    def select(self, rows: Tensor) -> Scores:
+    def select(self, rows: Sequence[int]) -> Scores:
         """The chosen rows."""
-        return Scores(self.logits[rows], self.features[rows])
+        index = torch.as_tensor(rows, dtype=torch.long, device=self.logits.device)
+        return Scores(self.logits[index], self.features[index])
 
 
 class Target:

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from eagle_lab.decoding.eagle_dynamic import EagleDynamic
-from eagle_lab.decoding.generation import Record
 from eagle_lab.decoding.loop import decode
 from eagle_lab.decoding.prompt_lookup import PromptLookup
+from eagle_lab.decoding.record import Record
 from eagle_lab.drafters.eagle1 import Eagle1, Eagle1Config
 from eagle_lab.models.target import Target
 from eagle_lab.models.tiny import tiny_random
