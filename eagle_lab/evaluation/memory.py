@@ -1,11 +1,15 @@
-"""Memory: the peak of a stretch of work, and what is free."""
+"""Memory: the peak of a stretch of work, what is free, and how to free more."""
 
 from __future__ import annotations
 
+import gc
+import logging
 import os
 import sys
 
 import torch
+
+log = logging.getLogger(__name__)
 
 
 class PeakMemory:
@@ -36,8 +40,40 @@ class PeakMemory:
 
 
 def free_bytes(device: torch.device) -> int:
-    """Bytes that can still be allocated on `device`, what torch keeps in reserve included."""
+    """Bytes that can still be allocated on `device`, what torch keeps in reserve included.
+
+    Systems that do not tell what is free (macOS) count as empty, others as boundless.
+    """
     if device.type == "cuda":
         kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + kept
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return _pages("SC_AVPHYS_PAGES") or total_bytes(device)
+
+
+def total_bytes(device: torch.device) -> int:
+    """Memory of `device`, in use or not."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[1]
+    return _pages("SC_PHYS_PAGES") or sys.maxsize
+
+
+def give_back() -> None:
+    """Hand memory that nothing uses back to the device.
+
+    Models, proposers and their CUDA graphs hold each other, so they go only when looked for. An
+    allocator that cannot (torch 2.11's, once a capture failed) keeps what it has.
+    """
+    gc.collect()
+    if torch.cuda.is_available():
+        try:
+            torch.cuda.empty_cache()
+        except RuntimeError as error:
+            log.warning("memory of the GPU is not given back: %s", error)
+
+
+def _pages(name: str) -> int | None:
+    """Bytes of the system's count `name`; None where it has no such count."""
+    try:
+        return os.sysconf(name) * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return None

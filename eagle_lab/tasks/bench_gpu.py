@@ -8,17 +8,16 @@ missing.
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-import torch
 from omegaconf import DictConfig
 from rich.console import Console
 
 from eagle_lab.errors import UserError
+from eagle_lab.evaluation.memory import give_back
 from eagle_lab.failures import one_line
 from eagle_lab.reports import load_run
 from eagle_lab.reports.joined import join_reports
@@ -48,13 +47,11 @@ def run(config: DictConfig) -> None:
         console.rule(name)
         job.reset(config.seed, config.threads)
         try:
+            give_back()  # the part before keeps nothing
             left_out += part() or []
         except Exception as error:  # noqa: BLE001 - whatever it is, the other parts go on
             failed.append(f"{name}: {one_line(error)}")
             console.print(failed[-1], markup=False)
-        gc.collect()  # the part's models hold each other; their memory is the next one's
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
     console.rule("report")
     if found := results_in(Path(config.output_dir), [*parts, *config.profile.shapes]):
         page = join_reports(Path(config.output_dir), "GPU bench", found)
