@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from rich.console import Console
 from rich.progress import track
@@ -116,7 +117,9 @@ class Profiler:
         models = {"target": Model.of_target(self.target)}
         if self.drafter is not None:
             models["draft"] = Model.of_drafter(self.drafter)
-        ceilings = {name: limits[name][1] / min(times) for name, times in probed.items()}
+        ceilings = {
+            name: limits[name][1] / float(np.median(times)) for name, times in probed.items()
+        }
         return Profile(dict(passes), ceilings, models, dtype_name(self.target.dtype))
 
     def _passes(self) -> dict[tuple[str, int, int], Passes]:
