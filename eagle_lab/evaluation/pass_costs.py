@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,30 +32,48 @@ class Setting(NamedTuple):
     num_tokens: int
 
 
+class Spread(NamedTuple):
+    """Milliseconds of one pass: `low` and `high` are the quantiles `LOW` and `HIGH`."""
+
+    median: float
+    low: float
+    high: float
+
+
 @dataclass(frozen=True)
 class Profile:
     """Timings of all rounds.
 
     Attributes:
         milliseconds: of each setting, one number per round.
-        ceilings: the most that was reached: bytes per second (`read`), flops per second by dtype.
+        ceilings: the machine's limits, medians as the passes': bytes per second (`read`), flops
+            per second by dtype.
         models: `target` and, with a drafter, `draft`.
         dtype: of the target, which names its arithmetic ceiling.
+        extrapolated: what follows for settings that were not timed themselves.
     """
 
     milliseconds: dict[Setting, list[float]]
     ceilings: dict[str, float]
     models: dict[str, Model]
     dtype: str
+    extrapolated: dict[Setting, Spread] = field(default_factory=dict)
+
+    def spread(self, setting: Setting) -> Spread:
+        """Median and quantiles of a setting."""
+        if setting in self.extrapolated:
+            return self.extrapolated[setting]
+        low, median, high = np.quantile(self.milliseconds[setting], (LOW, 0.5, HIGH))
+        return Spread(float(median), float(low), float(high))
 
     def rows(self) -> list[Row]:
         """One row per pass of the engine: `CURVE_COLUMNS` and `WORK_COLUMNS`."""
-        settings = [setting for setting in self.milliseconds if setting.model_pass in self.models]
+        known = {**self.milliseconds, **self.extrapolated}
+        settings = [setting for setting in known if setting.model_pass in self.models]
         return [self._row(setting) for setting in sorted(settings, key=_in_order)]
 
     def _row(self, setting: Setting) -> Row:
-        times = self.milliseconds[setting]
-        median = float(np.median(times))
+        median, low, high = self.spread(setting)
         plain = self._median(setting._replace(model_pass="plain"), setting)
         plain_one = self._median(setting._replace(model_pass="plain", num_tokens=1), setting)
         model, sizes = self.models[setting.model_pass], setting[1:]
@@ -64,10 +82,10 @@ class Profile:
         return {
             **setting._asdict(),
             "median_ms": median,
-            "low_ms": float(np.quantile(times, LOW)),
-            "high_ms": float(np.quantile(times, HIGH)),
+            "low_ms": low,
+            "high_ms": high,
             "plain_median_ms": plain,
-            "relative_cost": median / float(np.median(self.milliseconds[_one_token(setting)])),
+            "relative_cost": median / self.spread(_one_token(setting)).median,
             "plain_relative_cost": plain / plain_one if plain and plain_one else None,
             "gigabytes_per_second": read / 1e9,
             "gigaflops": flops / 1e9,
@@ -79,7 +97,7 @@ class Profile:
         """Hugging Face's median for a target's pass, if it was timed; a drafter has none."""
         if setting.model_pass != "target" or plain not in self.milliseconds:
             return None
-        return float(np.median(self.milliseconds[plain]))
+        return self.spread(plain).median
 
 
 def _one_token(setting: Setting) -> Setting:

@@ -11,20 +11,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from eagle_lab.drafters.eagle1 import Eagle1, Eagle1Config
 from eagle_lab.errors import Infeasible
-from eagle_lab.evaluation.memory import free_bytes
+from eagle_lab.evaluation.memory import free_bytes, give_back, total_bytes
 from eagle_lab.evaluation.noise_passes import NoiseProfiler
-from eagle_lab.evaluation.pass_costs import Profile
+from eagle_lab.evaluation.pass_costs import HIGH, LOW, Profile, Spread
 from eagle_lab.evaluation.profiling import ProfileSettings
-from eagle_lab.models.graphs import Recorder, slot_bucket
+from eagle_lab.models.graphs import Recorder, block_size, slot_bucket
 from eagle_lab.models.shapes import SHAPES, random_target
 from eagle_lab.models.target import Target
 from eagle_lab.models.verify_graphs import VerifyGraphs
 
 _SHARE_OF_FREE = 0.9  # the rest goes into pieces too small to use
+_NUM_RESAMPLES = 2000
 
 
 @dataclass
@@ -62,6 +64,7 @@ class ShapeCosts:
         Raises:
             Infeasible: weights, cache and results do not fit the memory that is free.
         """
+        give_back()
         self._check_memory(batch_size, context)
         settings = ProfileSettings(
             [batch_size], [context], list(self.num_tokens), self.repeats, self.seed
@@ -76,36 +79,54 @@ class ShapeCosts:
             raise Infeasible(
                 "the device ran out of memory, though an estimate said it fits"
             ) from None
-        finally:
-            if self.device.type == "cuda":
-                torch.cuda.empty_cache()
         if len(profiles) == 1:
             return profiles[0]
         shallow, deep = profiles
         return extrapolated(shallow, deep, self._shape.depths, self._shape.num_layers)
 
     def needed_bytes(self, batch_size: int, context: int) -> int:
-        """Memory of the largest pass beside the weights: cache, logits, inner states, mask.
-
-        The cache counts twice where graphs are recorded, which move it to a place of its own.
-        """
-        shape, size = self._shape, self.dtype.itemsize
-        columns = batch_size * max(self.num_tokens)
-        slots = slot_bucket(context + max(self.num_tokens))
-        cached = batch_size * slots * shape.num_cached(shape.depths[-1] + 1)  # and the drafter's
-        copies = 1 if self.new_recorder is None else 2.5
-        logits = columns * shape.vocab_size * (2 * size + 4)  # and the drafter's in float32
-        inner = columns * (3 * shape.intermediate_size + 6 * shape.hidden_size)
-        mask = columns * shape.num_heads // shape.num_kv_heads * slots * (1 + size)
-        return int(cached * copies * size + logits + inner * size + mask)
+        """Memory of the largest pass beside the weights: cache, logits, inner states, mask."""
+        return self._pass_bytes(batch_size, context, self._shape.depths[-1])
 
     def weight_bytes(self) -> int:
         """Memory of the targets' and the drafter's weights."""
+        return self._weight_bytes(self._shape.depths)
+
+    def whole_model_fits(self, batch_size: int, context: int) -> bool:
+        """Whether the model with all its layers could decode there on this device.
+
+        Of a deep shape only some layers are made, so its cost is known where it does not fit.
+        """
+        num_layers = self._shape.num_layers
+        needed = self._weight_bytes([num_layers]) + self._pass_bytes(
+            batch_size, context, num_layers
+        )
+        return needed <= _SHARE_OF_FREE * total_bytes(self.device)
+
+    def _pass_bytes(self, batch_size: int, context: int, num_layers: int) -> int:
+        """See `needed_bytes`.
+
+        Graphs take a second place for the cache, and logits leave a recording by way of a buffer.
+        """
+        shape, size = self._shape, self.dtype.itemsize
+        columns, num_slots = batch_size * max(self.num_tokens), context + max(self.num_tokens)
+        slots = slot_bucket(num_slots)
+        cached, copies = batch_size * slots, 2  # of the logits
+        if self.new_recorder is not None:
+            rows, capacity = block_size(batch_size, num_slots)
+            cached, copies = cached + rows * capacity, 2 * copies
+        cached *= shape.num_cached(num_layers + 1)  # and the drafter's
+        logits = columns * shape.vocab_size * (copies * size + 4)  # and the drafter's in float32
+        inner = columns * (3 * shape.intermediate_size + 6 * shape.hidden_size)
+        mask = columns * shape.num_heads // shape.num_kv_heads * slots * (1 + size)
+        return cached * size + logits + inner * size + mask
+
+    def _weight_bytes(self, depths: Sequence[int]) -> int:
+        """Of targets with so many layers each, and of the drafter."""
         shape = self._shape
         drafter = shape.num_layer_weights() + 2 * shape.hidden_size**2
         head = (self.drafter.get("draft_vocab_size") or 0) * shape.hidden_size
-        targets = sum(map(shape.num_weights, shape.depths))
-        return (targets + drafter + head) * self.dtype.itemsize
+        return (sum(map(shape.num_weights, depths)) + drafter + head) * self.dtype.itemsize
 
     def _check_memory(self, batch_size: int, context: int) -> None:
         needed = self.needed_bytes(batch_size, context)
@@ -138,6 +159,7 @@ class ShapeCosts:
             return NoiseProfiler(target, drafter, settings).run()
         finally:
             target.graphs = None
+            give_back()  # graphs hold each other, and a block as large as the cache
 
 
 def extrapolated(
@@ -145,29 +167,37 @@ def extrapolated(
 ) -> Profile:
     """The profile of `num_layers` layers from those of models with `depths` of them.
 
-    Round by round; the drafter's passes are those of `deep`.
+    The target's medians lie on a straight line in the depth, and never below those of `deep`. Low
+    and high are quantiles of what the line says after resampling the rounds of both depths. The
+    drafter's passes and the machine's limits are those of `deep`.
     """
     fewer, more = depths
     times = (num_layers - more) / (more - fewer)  # the step between both, as often as it takes
-
-    def beyond(less: float, much: float) -> float:
-        return much + times * max(much - less, 0.0)
-
-    milliseconds = {
-        setting: (
-            list(map(beyond, shallow.milliseconds[setting], rounds))
-            if setting.model_pass == "target"
-            else rounds
-        )
-        for setting, rounds in deep.milliseconds.items()
-    }
     less, much = shallow.models["target"], deep.models["target"]
-    num_weights = round(beyond(less.num_weights, much.num_weights))
+    num_weights = round(much.num_weights + times * (much.num_weights - less.num_weights))
     target = replace(much, num_weights=num_weights, num_layers=num_layers)
-    ceilings = {name: max(value, shallow.ceilings[name]) for name, value in deep.ceilings.items()}
+    of_target = {s: rounds for s, rounds in deep.milliseconds.items() if s.model_pass == "target"}
     return replace(
         deep,
-        milliseconds=milliseconds,
-        ceilings=ceilings,
+        milliseconds={s: r for s, r in deep.milliseconds.items() if s not in of_target},
+        extrapolated={
+            setting: _beyond(shallow.milliseconds[setting], rounds, times)
+            for setting, rounds in of_target.items()
+        },
         models={**deep.models, "target": target},
+    )
+
+
+def _beyond(less: Sequence[float], much: Sequence[float], times: float) -> Spread:
+    """`much` and `times` the step from `less` to it, each a number per round."""
+    generator = np.random.default_rng(0)
+    small, large = (
+        np.median(generator.choice(rounds, (_NUM_RESAMPLES, len(rounds))), axis=1)
+        for rounds in (less, much)
+    )
+    floor = float(np.median(much))
+    median = floor + times * (floor - float(np.median(less)))
+    low, high = np.quantile(large + times * (large - small), (LOW, HIGH))
+    return Spread(
+        *(max(floor, float(value)) for value in (median, min(low, median), max(high, median)))
     )

@@ -96,6 +96,11 @@ def slot_bucket(num_slots: int) -> int:
     return -(-num_slots // step) * step
 
 
+def block_size(num_rows: int, num_slots: int) -> tuple[int, int]:
+    """Rows and slots of the memory that a cache of `num_rows` and `num_slots` is moved to."""
+    return row_bucket(num_rows), row_bucket(slot_bucket(num_slots))
+
+
 class _OutputBuffers:
     """Where recordings leave their outputs: one buffer for each power of two of numbers.
 
@@ -235,7 +240,8 @@ class CacheGraphs:
         if chosen is None:
             # What is free and too small gives its memory back
             self._blocks = [block for block in self._blocks if block not in free]
-            shape = (*store.shape[:2], rows, store.shape[3], row_bucket(slots), store.shape[5])
+            size = block_size(rows, slots)
+            shape = (*store.shape[:2], size[0], store.shape[3], size[1], store.shape[5])
             chosen = _Block(store.new_zeros(shape), weakref.ref(cache))
             self._blocks.append(chosen)
         chosen.owner = weakref.ref(cache)

@@ -30,6 +30,8 @@ from eagle_lab.tasks.shape_table import crossover_table
 from eagle_lab.tasks.target import recorder_from
 
 PLACES = "places.jsonl"
+FITS = "whole_model_fits"
+"""Column of summary.csv: whether the device could hold the model of which some layers are made."""
 DRAFTER_SWITCHES = ("inner_norm", "draft_vocab_size", "fc_bias", "intermediate_size")
 Row = dict[str, Any]
 
@@ -120,17 +122,19 @@ def measured(costs: ShapeCosts, batch_size: int, context: int) -> Row:
         return place | {"infeasible": str(reason)}
     models = {name: asdict(model) for name, model in profile.models.items()}
     facts = {"ceilings": profile.ceilings, "arithmetic_ceiling": profile.dtype, "models": models}
-    return place | {"passes": profile.rows()} | facts
+    fits = {FITS: costs.whole_model_fits(batch_size, context)}
+    return place | fits | {"passes": profile.rows()} | facts
 
 
 def write_tables(folder: RunFolder, assumed: Assumed) -> None:
     """Write what is measured so far as a profile's files."""
     places = folder.read_jsonl(PLACES)
-    passes = [row for place in places for row in place.get("passes", ())]
+    passes = [row | {FITS: place.get(FITS)} for place in places for row in place.get("passes", ())]
     failed = [place for place in places if "infeasible" in place]
     curves = [{name: row[name] for name in CURVE_COLUMNS} for row in passes]
     folder.write_csv("cost_curves.csv", curves, CURVE_COLUMNS)
-    folder.write_csv("summary.csv", passes + failed, (*CURVE_COLUMNS, *WORK_COLUMNS, "infeasible"))
+    columns = (*CURVE_COLUMNS, *WORK_COLUMNS, FITS, "infeasible")
+    folder.write_csv("summary.csv", passes + failed, columns)
     folder.write_csv("crossover.csv", crossover(curves, assumed), CROSSOVER_COLUMNS)
     facts = {"quantiles": {"low_ms": LOW, "high_ms": HIGH}, "assumed": asdict(assumed)}
     if passes:
@@ -143,9 +147,11 @@ def show(folder: RunFolder, assumed: Assumed, name: str, console: Console) -> No
     """Print where speculation pays on a shape, what did not fit, and where its report is."""
     places = folder.read_jsonl(PLACES)
     for place in places:
+        at = f"{name}, batch {place['batch_size']}, context {place['context']}"
         if "infeasible" in place:
-            at = f"batch {place['batch_size']}, context {place['context']}"
-            console.print(f"{name}, {at}: left out, {place['infeasible']}")
+            console.print(f"{at}: left out, {place['infeasible']}")
+        elif not place.get(FITS, True):
+            console.print(f"{at}: the whole model does not fit this device, its cost follows")
     passes = list(itertools.chain.from_iterable(place.get("passes", ()) for place in places))
     if passes:
         console.print(crossover_table(name, crossover(passes, assumed)))

@@ -14,6 +14,8 @@ from eagle_lab.evaluation.pass_costs import Profile, Setting
 from eagle_lab.evaluation.shape_costs import ShapeCosts, extrapolated
 from eagle_lab.models.graphs import CacheGraphs
 from eagle_lab.models.shapes import SHAPES, random_model, random_target
+from eagle_lab.models.verify_graphs import VerifyGraphs
+from eagle_lab.tree.draft_tree import DraftTree
 from tests.models.test_graphs import CallRecorder
 
 CPU = torch.device("cpu")
@@ -78,22 +80,72 @@ def test_a_shape_has_cost_curves_of_target_and_drafter(name: str, recorder):
     assert profile.models["target"].num_layers == SHAPES[name].num_layers
 
 
+ONE, DRAFT = Setting("target", 1, 8, 1), Setting("draft", 1, 8, 1)
+
+
+def depths_one_and_three(shallow: list[float], deep: list[float]) -> Profile:
+    """Ten layers from one and three."""
+    less, more = Model(110, 1, 4, 2, 16, 2), Model(130, 3, 4, 2, 16, 2)
+    return extrapolated(
+        Profile({ONE: shallow}, {"read": 5.0, "bfloat16": 9.0}, {"target": less}, "bfloat16"),
+        Profile(
+            {ONE: deep, DRAFT: [0.5, 0.5]},
+            {"read": 4.0, "bfloat16": 8.0},
+            {"target": more, "draft": less},
+            "bfloat16",
+        ),
+        (1, 3),
+        10,
+    )
+
+
 def test_a_deep_model_is_a_straight_line_in_its_depth():
     """2 ms and 3 ms at 1 and 3 layers: 0.5 ms a layer, so 10 layers take 6.5 ms."""
-    one, draft = Setting("target", 1, 8, 1), Setting("draft", 1, 8, 1)
-    model = Model(110, 1, 4, 2, 16, 2)
-    shallow = Profile({one: [2.0, 2.0]}, {"read": 5.0}, {"target": model}, "bfloat16")
-    deeper = Model(130, 3, 4, 2, 16, 2)
-    deep = Profile(
-        {one: [3.0, 1.0], draft: [0.5, 0.5]},
-        {"read": 4.0},
-        {"target": deeper, "draft": model},
-        "bfloat16",
-    )
-    whole = extrapolated(shallow, deep, (1, 3), 10)
-    assert whole.milliseconds == {one: [6.5, 1.0], draft: [0.5, 0.5]}  # noise is not carried on
+    whole = depths_one_and_three([2.0, 2.0], [3.0, 3.0])
+    assert whole.spread(ONE) == (6.5, 6.5, 6.5)
+    assert whole.milliseconds == {DRAFT: [0.5, 0.5]}
     assert (whole.models["target"].num_weights, whole.models["target"].num_layers) == (200, 10)
-    assert whole.ceilings == {"read": 5.0}
+    assert whole.ceilings == {"read": 4.0, "bfloat16": 8.0}
+    assert [row["median_ms"] for row in whole.rows()] == [6.5, 0.5]
+
+
+def test_noise_of_the_rounds_widens_the_interval_and_does_not_move_the_median():
+    """Rounds of one depth and the next have nothing to do with each other."""
+    median, low, high = depths_one_and_three([2.0, 1.5, 2.5], [3.0, 3.5, 2.5]).spread(ONE)
+    assert median == 6.5
+    assert low < 6.5 < high
+    assert 6.5 - low == pytest.approx(high - 6.5, rel=0.2)
+
+
+def test_more_layers_never_take_less_time():
+    assert depths_one_and_three([4.0], [3.0]).spread(ONE) == (3.0, 3.0, 3.0)
+
+
+@torch.no_grad()
+def test_what_graphs_need_is_counted():
+    """The block that a cache is moved to: 3 rows become 4, 260 slots become 512."""
+    target = random_target("tiny", 2, CPU, torch.float32)
+    target.graphs = VerifyGraphs(target, CallRecorder())
+    cache = target.new_cache(3)
+    target.prefill([[7] * 255] * 3, cache)
+    target.score(DraftTree.chain(torch.tensor([9] * 3), torch.full((3, 4), 9)), cache)
+    plain, graphs = (tiny_costs(new_recorder=made) for made in (None, CallRecorder))
+    store = cache.store
+    assert store is not None and store.untyped_storage().nbytes() == 4 * 4 * 512 * 2 * 2 * 2 * 16
+    added = graphs.needed_bytes(3, 255) - plain.needed_bytes(3, 255)
+    assert store.untyped_storage().nbytes() < added < 2 * store.untyped_storage().nbytes()
+
+
+def test_a_model_too_large_for_the_device_is_told_from_its_few_layers(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    costs = ShapeCosts("llama_70b", CPU, torch.bfloat16, [1, 64])
+    made = costs.weight_bytes() + costs.needed_bytes(1, 512)
+    for gigabytes, fits in ((80, False), (180, True)):
+        monkeypatch.setattr(shape_costs, "total_bytes", lambda device, n=gigabytes: n * 10**9)
+        assert made < gigabytes * 10**9
+        assert costs.whole_model_fits(1, 512) == fits
+    assert not costs.whole_model_fits(128, 2048)
 
 
 def test_what_does_not_fit_is_refused_before_anything_is_made(monkeypatch: pytest.MonkeyPatch):

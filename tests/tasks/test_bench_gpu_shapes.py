@@ -50,6 +50,7 @@ def test_every_shape_is_a_profile_of_its_own(root: Path, name: str):
     assert {row["plain_median_ms"] for row in rows} == {""}
     assert CostModel.from_rows(rows, batch_size=2, context=24).target(6) > 0
     assert len(table(folder / "crossover.csv")) == 2 * 2 * 4  # three chains and a tree
+    assert {row["whole_model_fits"] for row in table(folder / "summary.csv")} == {"true"}
     assert json.loads((folder / "provenance.json").read_text())["status"] == "finished"
     assert not list(folder.rglob("*.partial"))
     assert (folder / "figures" / "crossover.png").stat().st_size > 10_000
@@ -117,3 +118,17 @@ def test_a_mistake_is_named_and_leaves_no_folder(tmp_path: Path, override: str, 
     with pytest.raises(UserError, match=words):
         bench_gpu_shapes.run(compose([*TINY, override, f"output_dir={tmp_path / 'run'}"]))
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.usefixtures("no_report")
+def test_a_model_that_the_device_could_not_hold_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    """Its layers are made and measured; the column says that the whole is too large."""
+    monkeypatch.setattr(shape_costs, "total_bytes", lambda device: 1)
+    asked = ["profile.shapes=[tiny]", "profile.batch_sizes=[2]", "profile.contexts=[8]"]
+    bench_gpu_shapes.run(compose([*TINY, *asked, f"output_dir={tmp_path / 'run'}"]))
+    rows = table(tmp_path / "run" / "tiny" / "summary.csv")
+    assert {row["whole_model_fits"] for row in rows} == {"false"}
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "tiny, batch 2, context 8: the whole model does not fit this device" in shown
