@@ -84,7 +84,10 @@ def summarise(
             sum(row["num_drafted"] for row in rows),
             sum(len(row["emitted_lengths"]) for row in rows),
         ),
-        "peak_memory_mb": max((row["peak_memory_mb"] for row in rows), default=None),
+        "peak_memory_mb": max(
+            (row["peak_memory_mb"] for row in rows if row["peak_memory_mb"] is not None),
+            default=None,
+        ),
         "greedy_match_rate": greedy_match_rate,
     }
 

@@ -153,7 +153,8 @@ class Bench:
             generations = self._generate(
                 target, *asked
             )  # the same texts, without the time of recording
-        peak = self._memory.megabytes()
+        # Recordings of the methods before keep memory that would count as this one's
+        peak = self._memory.megabytes() if self.target.graphs is None else None
         return [
             self._row(method, batch, question, generation) | {"peak_memory_mb": peak}
             for question, generation in zip(batch.questions, generations, strict=True)
@@ -218,6 +219,7 @@ class Bench:
             "tokens": generation.tokens,
             "text": self.target.tokenizer.decode(generation.tokens, skip_special_tokens=True),
             "accepted_lengths": generation.accepted_lengths,
+            "judged_lengths": generation.judged_lengths,
             "emitted_lengths": generation.emitted_lengths,
             "num_drafted": generation.num_drafted,
             "finished_by": generation.finished_by,

@@ -170,6 +170,11 @@ def test_a_summary_has_the_promised_columns():
     assert set(COLUMNS) >= CONTRACT_COLUMNS
 
 
+def test_a_peak_that_nobody_counted_is_none():
+    rows = [plain(number, 3) | {"peak_memory_mb": None} for number in (1, 2)]
+    assert summarise(Method("vanilla"), rows, rows, CONDITIONS)["peak_memory_mb"] is None
+
+
 def test_an_untimed_run_has_no_times_but_all_counts():
     rows = [row(1, [1], seconds=None)]
     summary = summarise(Method("some"), rows, [plain(1, 3, seconds=None)], CONDITIONS)
@@ -200,7 +205,7 @@ def test_categories_are_measured_apart():
 def test_acceptance_by_depth_leaves_cut_cycles_out_of_the_rejections():
     found = acceptance([row(1, [2, 0, 4, 1], [3, 1, 5, 1])], depth=4)
     assert found["histogram"] == [1, 1, 1, 0, 1]
-    assert found["cumulative"] == [3 / 4, 2 / 4, 1 / 4, 1 / 4]
+    assert found["cumulative"] == [3 / 4, 3 / 4, 3 / 8, 3 / 8]
     assert found["conditional"] == [3 / 4, 2 / 2, 1 / 2, 1.0]
 
 

@@ -18,8 +18,10 @@ from eagle_lab.evaluation.plan import BenchSettings
 from eagle_lab.evaluation.results import evaluate
 from eagle_lab.evaluation.runner import Bench
 from eagle_lab.models.graphs import CacheGraphs
+from eagle_lab.models.verify_graphs import VerifyGraphs
 from eagle_lab.sampling import Sampling
 from tests.evaluation.fakes import QUESTIONS, oracle, tiny_target, vanilla, vanilla_rows
+from tests.models.test_graphs import CallRecorder
 
 NEW = 12
 SETTINGS = BenchSettings(max_new_tokens=NEW, timing=False)
@@ -305,6 +307,16 @@ def test_impossible_settings_name_their_key(change):
 
 def test_peak_memory_is_a_plausible_number():
     assert 50 < bench().run()[0]["peak_memory_mb"] < 100_000
+
+
+def test_memory_that_recordings_keep_is_no_methods_peak():
+    our_bench = bench()
+    our_bench.target.graphs = VerifyGraphs(our_bench.target, CallRecorder())
+    try:
+        rows = our_bench.run()
+    finally:
+        our_bench.target.graphs = None
+    assert {row["peak_memory_mb"] for row in rows} == {None}
 
 
 @pytest.mark.parametrize("timing", [True, False])
