@@ -16,6 +16,7 @@ Shapes: B rows, N query columns, S slots, d head width.
 from __future__ import annotations
 
 import functools
+import inspect
 import logging
 
 import torch
@@ -50,7 +51,10 @@ def _chosen(
 ) -> PrefixPart | None:
     if torch.cuda.get_device_capability(device) < (8, 0) or width % 8 or width > 256:
         return None
-    for kernel in (_flash_attn, _torch_flash) if softcap is None else (_flash_attn,):
+    kernels: tuple[PrefixPart, ...] = (_flash_attn,)
+    if softcap is None and torch_has_flash():
+        kernels = _flash_attn, _torch_flash
+    for kernel in kernels:
         try:
             if agrees(kernel, device, dtype, num_heads, num_kv, width, softcap):
                 return kernel
@@ -61,6 +65,15 @@ def _chosen(
             problem = f"{type(error).__name__}: {error}"
         log.warning("attention does without %s: %s", kernel.__name__.strip("_"), problem)
     return None
+
+
+def torch_has_flash() -> bool:
+    """Whether this torch ships a kernel that takes the length of each row (from 2.12 on)."""
+    try:
+        from torch.nn.attention.varlen import varlen_attn
+    except ImportError:
+        return False
+    return {"enable_gqa", "seqused_k"} <= inspect.signature(varlen_attn).parameters.keys()
 
 
 @torch.no_grad()

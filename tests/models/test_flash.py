@@ -24,6 +24,11 @@ CPU = torch.device("cpu")
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
+needs_torch_flash = pytest.mark.skipif(
+    not flash.torch_has_flash(), reason="needs the kernel of torch 2.12"
+)
+
+
 def softmax_over(query, key, value, scaling, softcap):
     """Output [N, heads, d] and log-sum-exp [heads, N] of [N, heads, d] over [T, kv, d].
 
@@ -114,6 +119,20 @@ def test_there_is_no_kernel_on_a_cpu():
     assert flash.prefix_kernel(torch.zeros(1, 4, 1, 16, dtype=torch.bfloat16), 2, None) is None
 
 
+@pytest.mark.parametrize(
+    ("kernel", "has"),
+    [
+        (varlen_stand_in, True),
+        (lambda query, *, seqused_k=None: query, False),
+        (lambda query, *, window_size=(-1, -1): query, False),
+    ],
+)
+def test_a_torch_whose_kernel_takes_no_lengths_has_none(monkeypatch, kernel, has):
+    """As torch 2.11, whose signature has neither `enable_gqa` nor `seqused_k`."""
+    monkeypatch.setattr(varlen, "varlen_attn", kernel)
+    assert flash.torch_has_flash() == has
+
+
 def cuda_target(architecture, dtype, attention):
     model, tokenizer = tiny_random(architecture)
     for parameter in model.parameters():  # rotary frequencies stay float32
@@ -122,6 +141,7 @@ def cuda_target(architecture, dtype, attention):
 
 
 @needs_cuda
+@needs_torch_flash
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(("heads", "kv", "width"), [(9, 3, 64), (32, 8, 128), (8, 4, 256)])
 def test_torch_brings_a_kernel_for_common_heads(heads, kv, width, dtype):
@@ -140,6 +160,7 @@ def test_the_package_agrees_where_it_is_installed(softcap):
 
 
 @needs_cuda
+@needs_torch_flash
 @torch.no_grad()
 def test_a_tree_behind_a_long_prefix_equals_the_reference_in_bfloat16():
     """60 columns behind 2,000 and 3 slots, held against float64; 0.01 is four roundings."""
