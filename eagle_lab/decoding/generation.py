@@ -16,6 +16,8 @@ class Generation:
         tokens: emitted tokens; the first comes from the prefill, an end-of-sequence id is the
             last one if there is any.
         accepted_lengths: drafted tokens accepted and emitted, per cycle.
+        judged_lengths: drafted tokens on the text's way that the target judged, per cycle: the
+            accepted ones, and one more where both draft and text went on behind them.
         emitted_lengths: tokens emitted per cycle, the target's own included; their mean is tau.
         num_drafted: drafted nodes verified, summed over the cycles.
         prefill_s: seconds of the batch's prefill, the proposer's own and the first token included.
@@ -34,6 +36,7 @@ class Generation:
     prompt_tokens: list[int]
     tokens: list[int] = field(default_factory=list)
     accepted_lengths: list[int] = field(default_factory=list)
+    judged_lengths: list[int] = field(default_factory=list)
     emitted_lengths: list[int] = field(default_factory=list)
     num_drafted: int = 0
     prefill_s: float = 0.0

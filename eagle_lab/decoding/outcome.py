@@ -27,11 +27,14 @@ class Outcome:
     Attributes:
         new_tokens: of each row, the accepted ones and the target's own.
         num_nodes: nodes verified in each row.
+        num_judged: of each row, drafted tokens on the text's way that were judged: the accepted
+            ones, and one more if the draft went on behind them.
         moved: whether any row keeps a node that does not follow the one kept before it.
     """
 
     new_tokens: list[list[int]]
     num_nodes: list[int]
+    num_judged: list[int]
     moved: bool
 
     @classmethod
@@ -40,10 +43,15 @@ class Outcome:
         num_accepted, path = acceptance.num_accepted[:, None], acceptance.path
         steps = torch.arange(path.shape[1], device=path.device)
         moved = ((path != steps) & (steps <= num_accepted)).any(1, keepdim=True)
-        parts = (num_accepted, tree.num_nodes()[:, None], moved, acceptance.tokens)
+        last = path.gather(1, num_accepted)
+        went_on = (tree.candidates & (tree.parents == last)).any(1, keepdim=True)
+        num_judged = num_accepted + went_on
+        num_nodes = tree.num_nodes()[:, None]
+        parts = (num_accepted, num_nodes, num_judged, moved, acceptance.tokens)
         rows = torch.cat([part.long() for part in parts], dim=1).tolist()
         return cls(
-            new_tokens=[tokens[: count + 1] for count, _, _, *tokens in rows],
+            new_tokens=[tokens[: count + 1] for count, _, _, _, *tokens in rows],
             num_nodes=[row[1] for row in rows],
-            moved=any(row[2] for row in rows),
+            num_judged=[row[2] for row in rows],
+            moved=any(row[3] for row in rows),
         )

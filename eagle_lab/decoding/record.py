@@ -67,12 +67,14 @@ class Record:
             fill the gaps, so that few rows of a large state move.
         """
         self._cycles.append(self.rows)
-        cycle = zip(self.rows, outcome.new_tokens, outcome.num_nodes, strict=True)
-        for row, new_tokens, num_nodes in cycle:
+        counts = zip(outcome.num_nodes, outcome.num_judged, strict=True)
+        cycle = zip(self.rows, outcome.new_tokens, counts, strict=True)
+        for row, new_tokens, (num_nodes, num_judged) in cycle:
             num_emitted = self._emit(row, new_tokens)
             generation = self.generations[row]
             generation.emitted_lengths.append(num_emitted)
             generation.accepted_lengths.append(min(len(new_tokens) - 1, num_emitted))
+            generation.judged_lengths.append(min(num_judged, num_emitted))
             generation.num_drafted += num_nodes
         return self._drop_finished()
 

@@ -21,7 +21,7 @@ VerifyCost = Callable[[int], float]
 
 
 def acceptance_rate(target_probs: ArrayLike, draft_probs: ArrayLike) -> FloatArray:
-    """Chance that a token drawn from the draft law is accepted (Leviathan, theorem 3.5).
+    """Chance that a token drawn from the draft law is accepted (Leviathan, corollary 3.6).
 
     alpha = sum over the vocabulary of min(p, q), which is 1 - total variation distance.
 
@@ -132,37 +132,66 @@ def tau_of_conditional(conditional: ArrayLike) -> float:
     return float(1.0 + np.cumprod(rates).sum())
 
 
-def conditional_from_lengths(
-    accepted: Sequence[int], cut: Sequence[bool] | None = None, *, depth: int | None = None
-) -> FloatArray:
-    """n-alpha from the accepted lengths of a run.
+def depth_counts(
+    accepted: ArrayLike, judged: ArrayLike, num_depths: int
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Trials and successes `[cycles, num_depths]` of the drafted tokens of a run.
 
     Args:
         accepted: drafted tokens accepted in each cycle.
-        cut: cycles that EOS or the length limit ended; the token after their last accepted
-            one was never judged, so there they leave the count instead of being a rejection.
+        judged: tokens judged in each cycle: the accepted ones, and the rejected one if there is
+            one. Where the draft ended behind the accepted tokens, or the text did, the next token
+            was never on trial: it leaves the count instead of being a rejection.
+
+    Three cycles accept 2, 0 and 1; the last one's draft had but one token:
+
+        depth      1    2    3
+        trials     3    1    1
+        successes  2    1    0
+    """
+    levels = np.arange(1, num_depths + 1)
+    return np.asarray(judged)[:, None] >= levels, np.asarray(accepted)[:, None] >= levels
+
+
+def conditional_from_lengths(
+    accepted: Sequence[int], judged: Sequence[int], *, depth: int | None = None
+) -> FloatArray:
+    """n-alpha from the accepted and judged lengths of a run, see `depth_counts`.
+
+    Args:
         depth: how many n to return; by default the longest accepted length.
 
     Returns:
         `[depth]`, NaN where no cycle came that far.
     """
-    lengths = np.asarray(accepted, dtype=np.int64)
-    was_cut = np.zeros(len(lengths), dtype=bool) if cut is None else np.asarray(cut, dtype=bool)
-    levels = np.arange(1, (int(lengths.max(initial=0)) if depth is None else depth) + 1)
-    taken = lengths[:, None] >= levels
-    judged = taken | ((lengths[:, None] == levels - 1) & ~was_cut[:, None])
-    num_taken, num_judged = taken.sum(axis=0), judged.sum(axis=0)
-    rates = np.full(len(levels), np.nan)
-    return np.divide(num_taken, num_judged, out=rates, where=num_judged > 0)
+    num_depths = max(accepted, default=0) if depth is None else depth
+    if not len(accepted):
+        return np.full(num_depths, np.nan)
+    trials, successes = depth_counts(accepted, judged, num_depths)
+    num_tried, rates = trials.sum(axis=0), np.full(num_depths, np.nan)
+    return np.divide(successes.sum(axis=0), num_tried, out=rates, where=num_tried > 0)
 
 
-def cumulative_from_lengths(accepted: Sequence[int], *, depth: int | None = None) -> FloatArray:
-    """Share of cycles that accepted at least n drafted tokens, n = 1 … depth."""
-    lengths = np.asarray(accepted, dtype=np.int64)
-    levels = np.arange(1, (int(lengths.max(initial=0)) if depth is None else depth) + 1)
-    if not len(lengths):
-        return np.full(len(levels), np.nan)
-    return np.asarray((lengths[:, None] >= levels).mean(axis=0), dtype=np.float64)
+def cumulative_from_lengths(
+    accepted: Sequence[int], cut: Sequence[bool], *, depth: int | None = None
+) -> FloatArray:
+    """Chance that a cycle accepts at least n drafted tokens, n = 1 … depth.
+
+    A draft that ended before the n-th token accepted fewer; a cycle that the end of the text `cut`
+    might have accepted more, so it leaves the count there (the product-limit estimate).
+
+    Returns:
+        `[depth]`, NaN where all cycles that came that far were cut before.
+    """
+    reached = [kept + (not ended) for kept, ended in zip(accepted, cut, strict=True)]
+    return running_product(conditional_from_lengths(accepted, reached, depth=depth))
+
+
+def running_product(rates: ArrayLike) -> FloatArray:
+    """Products of the first n of `rates` along the last axis; 0 behind a 0, NaN behind a NaN."""
+    values = np.asarray(rates, dtype=np.float64)
+    ended = np.logical_or.accumulate(values == 0, axis=-1)
+    return np.where(ended, 0.0, np.cumprod(values, axis=-1))
 
 
 def _correctness(correct: ArrayLike) -> FloatArray:

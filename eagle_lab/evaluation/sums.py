@@ -68,6 +68,17 @@ def tau_of(row: Row) -> float | None:
     return sum(emitted) / len(emitted) if emitted else None
 
 
+def judged_lengths(recorded: object, accepted: Sequence[int], emitted: Sequence[int]) -> list[int]:
+    """Drafted tokens judged in each cycle: `recorded`, the row's own, if it is a list.
+
+    Rows of older files have none. Their drafts are taken to have gone on behind the accepted
+    tokens wherever the text did, which makes a rejection of every draft that ended there.
+    """
+    if isinstance(recorded, list):
+        return recorded
+    return [kept + (new > kept) for kept, new in zip(accepted, emitted, strict=True)]
+
+
 def check_counts(row: Row) -> None:
     """Raise ValueError unless a row's tokens are those its prefill and its cycles emitted.
 

@@ -49,7 +49,8 @@ def generations_of(
     for cycle in cycles:
         new_tokens = [cycle.tokens[row] for row in record.rows]
         num_nodes = [cycle.num_drafted] * len(new_tokens)
-        record.emit(Outcome(new_tokens, num_nodes, moved=False))
+        num_judged = [min(len(tokens), cycle.num_drafted) for tokens in new_tokens]
+        record.emit(Outcome(new_tokens, num_nodes, num_judged, moved=False))
     times = [CycleTime(0.0, 0.0, cycle.seconds) for cycle in cycles]
     generations = record.finish(prefill.seconds, times)
     for generation in generations:

@@ -1,16 +1,18 @@
 """Acceptance by depth, accepted lengths and tau, from the cycles in `generations.jsonl`.
 
 One cycle accepts `accepted` drafted tokens and emits `accepted + 1` tokens, the target's own
-included. A cycle cut by the end of the text or by the length limit emits no token of its own: what
-would have followed its last accepted draft is unknown. Such a cycle counts as a success at depths
-1..accepted and as no trial at all beyond (right-censored).
+included. Behind its last accepted token nothing was judged if the draft ended there, and nothing
+is known if the text did (a cycle `cut` by its end or by the length limit emits no token of its
+own). A cycle counts as a success at depths 1..accepted and as a failure at most at the next one.
 
-    accepted 2, 0, 4, all whole:  depth      1    2    3    4
-                                  trials     3    2    2    1
-                                  successes  2    2    1    1
+Conditional acceptance at depth n leaves out both: what is no trial is no rejection. It is n-alpha
+of the EAGLE papers (2401.15077, section 4.3) where the draft is a chain. Cumulative acceptance is
+the chance that a cycle accepts n tokens, so a draft that ended counts there, and cut cycles alone
+are left out. Where every draft is as deep as the table, it is the running product of the other.
 
-Conditional acceptance at depth n is n-alpha of the EAGLE papers (2401.15077, section 4.3) where the
-draft is a chain; cumulative acceptance is its running product.
+    accepted 2, 0, 4, all judged beyond:  depth      1    2    3    4
+                                          trials     3    2    2    1
+                                          successes  2    2    1    1
 """
 
 from __future__ import annotations
@@ -20,6 +22,9 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+
+from eagle_lab.evaluation.arithmetic import depth_counts, running_product
+from eagle_lab.evaluation.sums import judged_lengths
 
 NUM_RESAMPLES = 2000
 Floats = NDArray[np.float64]
@@ -42,18 +47,20 @@ def emitted_lengths(row: pd.Series) -> list[int]:
 
 
 def cycles(generations: pd.DataFrame) -> pd.DataFrame:
-    """One row per cycle: label, question_id, accepted, emitted, cut (True where censored)."""
+    """One row per cycle: label, question_id, accepted, emitted, judged, cut."""
     return pd.DataFrame(
         list(_cycle_rows(generations)),
-        columns=["label", "question_id", "accepted", "emitted", "cut"],
+        columns=["label", "question_id", "accepted", "emitted", "judged", "cut"],
     )
 
 
-def _cycle_rows(generations: pd.DataFrame) -> Iterator[tuple[str, str, int, int, bool]]:
+def _cycle_rows(generations: pd.DataFrame) -> Iterator[tuple[str, str, int, int, int, bool]]:
     for _, row in generations.iterrows():
-        emitted = emitted_lengths(row)
-        for accepted, tokens in zip(row["accepted_lengths"], emitted, strict=True):
-            yield row["label"], str(row["question_id"]), int(accepted), tokens, tokens <= accepted
+        accepted, emitted = row["accepted_lengths"], emitted_lengths(row)
+        judged = judged_lengths(row.get("judged_lengths"), accepted, emitted)
+        identity = row["label"], str(row["question_id"])
+        for kept, new, tried in zip(accepted, emitted, judged, strict=True):
+            yield *identity, int(kept), new, int(tried), new <= kept
 
 
 def acceptance_by_depth(
@@ -81,43 +88,40 @@ def _label_acceptance(
     label: object, rows: pd.DataFrame, deepest: int | None, seed: int
 ) -> pd.DataFrame:
     num_depths = max(int(rows["accepted"].max()), deepest or 0)
-    trials, successes = count_by_question(rows, num_depths)
+    trials, successes = count_by_question(rows, rows["judged"], num_depths)
     reached = int((trials.sum(axis=0) > 0).sum())
     trials, successes = trials[:, :reached], successes[:, :reached]
-    conditional = ratio(successes.sum(axis=0), trials.sum(axis=0))
+    possible, _ = count_by_question(rows, rows["accepted"] + ~rows["cut"].astype(bool), reached)
     weights = resample_weights(len(trials), seed)
-    resampled = ratio(weights @ successes, weights @ trials)  # [resamples, depths]
-    low, high = interval(resampled, len(trials))
+    low, high = interval(ratio(weights @ successes, weights @ trials), len(trials))
     # A depth that a resample never reaches has accepted nothing there.
-    running = np.asarray(np.cumprod(np.nan_to_num(resampled), axis=1), dtype=np.float64)
-    cumulative_low, cumulative_high = interval(running, len(trials))
+    resampled = np.nan_to_num(ratio(weights @ successes, weights @ possible))
+    cumulative_low, cumulative_high = interval(running_product(resampled), len(trials))
     return pd.DataFrame(
         {
             "label": label,
             "depth": np.arange(1, reached + 1),
             "trials": trials.sum(axis=0).astype(int),
             "accepted": successes.sum(axis=0).astype(int),
-            "conditional": conditional,
+            "conditional": ratio(successes.sum(axis=0), trials.sum(axis=0)),
             "conditional_low": low,
             "conditional_high": high,
-            "cumulative": np.cumprod(conditional),
+            "cumulative": running_product(ratio(successes.sum(axis=0), possible.sum(axis=0))),
             "cumulative_low": cumulative_low,
             "cumulative_high": cumulative_high,
         }
     )
 
 
-def count_by_question(rows: pd.DataFrame, num_depths: int) -> tuple[Floats, Floats]:
-    """Trials and successes `[questions, depths]` of one label's cycles."""
+def count_by_question(
+    rows: pd.DataFrame, judged: pd.Series, num_depths: int
+) -> tuple[Floats, Floats]:
+    """Trials and successes `[questions, depths]` of one label's cycles that `judged` so much."""
     question = pd.factorize(rows["question_id"])[0]
-    depth = np.arange(1, num_depths + 1)
-    accepted = rows["accepted"].to_numpy()[:, None]
-    success = accepted >= depth
-    trial = success | ((accepted == depth - 1) & ~rows["cut"].to_numpy(dtype=bool)[:, None])
-    trials = np.zeros((int(question.max()) + 1, num_depths))
-    successes = np.zeros_like(trials)
-    np.add.at(trials, question, trial)
-    np.add.at(successes, question, success)
+    by_cycle = depth_counts(rows["accepted"].to_numpy(), judged.to_numpy(), num_depths)
+    trials, successes = np.zeros((2, int(question.max()) + 1, num_depths))
+    np.add.at(trials, question, by_cycle[0])
+    np.add.at(successes, question, by_cycle[1])
     return trials, successes
 
 

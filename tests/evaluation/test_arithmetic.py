@@ -100,23 +100,44 @@ def test_rates_from_lengths_equal_those_of_the_correctness_matrix():
     correct = np.random.default_rng(2).random((200, 5)) < 0.7
     lengths = np.cumprod(correct, axis=1).sum(axis=1)
     np.testing.assert_allclose(
-        arithmetic.conditional_from_lengths(lengths, depth=5),
+        arithmetic.conditional_from_lengths(lengths, np.minimum(lengths + 1, 5), depth=5),
         arithmetic.conditional_acceptance(correct),
     )
     np.testing.assert_allclose(
-        arithmetic.cumulative_from_lengths(lengths, depth=5), arithmetic.joint_acceptance(correct)
+        arithmetic.cumulative_from_lengths(lengths, [False] * 200, depth=5),
+        arithmetic.joint_acceptance(correct),
     )
 
 
 def test_a_cut_cycle_rejects_nothing():
     """Lengths 2, 1, 1 with the last cut: two cycles judged the second token, one took it."""
-    rates = arithmetic.conditional_from_lengths([2, 1, 1], [False, False, True], depth=3)
+    rates = arithmetic.conditional_from_lengths([2, 1, 1], [3, 2, 1], depth=3)
     np.testing.assert_allclose(rates, [1.0, 1 / 2, 0.0])
+    cumulative = arithmetic.cumulative_from_lengths([2, 1, 1], [False, False, True], depth=3)
+    np.testing.assert_allclose(cumulative, [1.0, 1 / 2, 0.0])
+
+
+def test_a_draft_that_ended_rejected_nothing_but_emits_no_more():
+    """Of three cycles one drafted nothing, one a single token, and one has both of two accepted."""
+    accepted, judged = [0, 1, 2], [0, 1, 2]
+    rates = arithmetic.conditional_from_lengths(accepted, judged, depth=2)
+    np.testing.assert_array_equal(rates, [1.0, 1.0])
+    cumulative = arithmetic.cumulative_from_lengths(accepted, [False] * 3, depth=3)
+    np.testing.assert_allclose(cumulative, [2 / 3, 1 / 3, 0.0])
+
+
+def test_nothing_is_known_behind_a_cut_and_nothing_follows_a_certain_end():
+    unknown = arithmetic.cumulative_from_lengths([1, 1], [True, True], depth=2)
+    np.testing.assert_array_equal(unknown, [1.0, np.nan])
+    ended = arithmetic.cumulative_from_lengths([0, 0], [False, False], depth=2)
+    np.testing.assert_array_equal(ended, [0.0, 0.0])
 
 
 def test_no_cycles_give_no_rates():
-    np.testing.assert_array_equal(arithmetic.cumulative_from_lengths([], depth=2), [np.nan] * 2)
-    np.testing.assert_array_equal(arithmetic.conditional_from_lengths([], depth=2), [np.nan] * 2)
+    np.testing.assert_array_equal(arithmetic.cumulative_from_lengths([], [], depth=2), [np.nan] * 2)
+    np.testing.assert_array_equal(
+        arithmetic.conditional_from_lengths([], [], depth=2), [np.nan] * 2
+    )
 
 
 @pytest.mark.parametrize(("alpha", "length"), [(-0.1, 4), (1.1, 4), (0.5, -1)])

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from eagle_lab.evaluation.arithmetic import conditional_from_lengths
+from eagle_lab.evaluation.arithmetic import conditional_from_lengths, cumulative_from_lengths
 from eagle_lab.reports.acceptance import (
     acceptance_by_depth,
     accepted_histogram,
@@ -57,8 +57,23 @@ def test_agrees_with_the_evaluations_arithmetic():
         if e
     ]
     kept = [index for index, e in enumerate(emitted) if e]
-    expected = conditional_from_lengths([accepted[i] for i in kept], [cut[i] for i in kept])
-    np.testing.assert_allclose(table(rows)["conditional"], expected)
+    accepted, cut = [accepted[i] for i in kept], [cut[i] for i in kept]
+    judged = [n + (not c) for n, c in zip(accepted, cut, strict=True)]
+    found = table(rows)
+    np.testing.assert_allclose(found["conditional"], conditional_from_lengths(accepted, judged))
+    np.testing.assert_allclose(found["cumulative"], cumulative_from_lengths(accepted, cut))
+
+
+def test_a_draft_that_ended_is_no_rejection():
+    """Two cycles drafted nothing, one had its two tokens accepted; half the rows are older."""
+    found = table([generation([0, 2, 0], [1, 3, 1], judged_lengths=[0, 2, 0])])
+    assert found["trials"].tolist() == [1, 1]
+    assert found["conditional"].tolist() == [1.0, 1.0]
+    np.testing.assert_allclose(found["cumulative"], [1 / 3, 1 / 3])
+    older = table([generation([0, 2, 0], [1, 3, 1])])
+    np.testing.assert_allclose(older["conditional"], [1 / 3, 1.0])
+    mixed = [generation([0, 2], [1, 3], 1, judged_lengths=[0, 2]), generation([0], [1], 2)]
+    assert table(mixed)["trials"].tolist() == [2, 1]
 
 
 def test_a_depth_that_was_drafted_but_never_accepted_is_zero():
