@@ -24,6 +24,7 @@ from eagle_lab.decoding.shared_vocabulary import SharedVocabulary
 from eagle_lab.errors import Missing, UserError
 from eagle_lab.models.load import DTYPES, load_target
 from eagle_lab.models.target import Scores, Target
+from eagle_lab.models.verify_graphs import VerifyGraphs, no_graphs_reason
 from eagle_lab.tree.draft_tree import DraftTree
 from eagle_lab.verify import Acceptance
 
@@ -46,19 +47,22 @@ def load_draft_model(method: str, asked: str | Path | Target | None, target: Tar
 
 
 def open_draft_model(asked: str | Path, target: Target) -> Target:
-    """Load a hub id or folder, on the target's device in its precision.
+    """Load a hub id or folder, on the target's device in its precision, with graphs if it has them.
 
     Raises:
         UserError: it cannot be loaded.
     """
     dtype = next(name for name, value in DTYPES.items() if value == target.dtype)
-    return load_target(
+    model = load_target(
         str(asked),
         device=target.device.type,
         dtype=dtype,
         fast_layers=target.fast_layers,
         attention=target.attention,
     )
+    if target.graphs is not None and no_graphs_reason(model.config) is None:
+        model.graphs = VerifyGraphs(model, target.graphs.recorder)
+    return model
 
 
 class DraftModel:
@@ -115,8 +119,13 @@ class DraftModel:
         self._read = [self._read[row] for row in rows]
 
     def _extend(self, tokens: Tensor, counts: Tensor) -> Tensor:
-        tokens = tokens.clamp(max=self.model.vocab_size - 1)
-        return self.model.extend(tokens, counts, self._cache).logits[:, 0]
+        tokens, num_tokens = tokens.clamp(max=self.model.vocab_size - 1), tokens.shape[1]
+        if self.model.graphs is None or num_tokens > 1 + self.num_draft_tokens:
+            return self.model.extend(tokens, counts, self._cache).logits[:, 0]
+        # The same pass as a chain that is scored, which runs from a recording
+        scores = self.model.score(DraftTree.chain(tokens[:, 0], tokens[:, 1:]), self._cache)
+        self._cache.advance(counts, self._cache.max_length + 1 if num_tokens == 1 else None)
+        return scores.logits[torch.arange(len(counts), device=counts.device), counts - 1]
 
     def _remember_drafts(self) -> None:
         """Fetch the drafted tokens from the device, once a cycle."""

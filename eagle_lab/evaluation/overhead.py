@@ -120,7 +120,7 @@ def _model_calls(target: Target, proposer: Any) -> list[tuple[Any, str]]:
     if getattr(drafting, "graphs", None) is not None:  # they replay what calls the drafter
         calls += [(drafting.graphs, "run"), (drafting.graphs, "tree")]
     if isinstance(proposer, DraftModelProposer) and proposer.model.model is not target:
-        calls.append((proposer.model.model, "extend"))
+        calls += [(proposer.model.model, "extend"), (proposer.model.model, "score")]
     return calls
 
 

@@ -14,12 +14,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from eagle_lab.decoding.draft_model import open_draft_model
 from eagle_lab.decoding.eagle_chain import EagleChain
 from eagle_lab.decoding.eagle_dynamic import EagleDynamic
 from eagle_lab.decoding.eagle_static import EagleStatic
 from eagle_lab.decoding.loop import decode
 from eagle_lab.decoding.prompt_lookup import PromptLookup
 from eagle_lab.decoding.self_speculation import SelfSpeculation
+from eagle_lab.decoding.speculative import Speculative
 from eagle_lab.decoding.suffix import Suffix
 from eagle_lab.decoding.vanilla import Vanilla
 from eagle_lab.models.graphs import (
@@ -43,6 +45,9 @@ METHODS = {
     "prompt_lookup": lambda target: PromptLookup(target),
     "suffix": lambda target: Suffix(target),
     "self_speculation": lambda target: SelfSpeculation(target, num_draft_tokens=3),
+    "speculative": lambda target: Speculative(
+        target, draft_model=open_draft_model("tiny_random", target), num_draft_tokens=3
+    ),
     "eagle_chain": lambda target: EagleChain(target, drafter_of(target), num_draft_tokens=4),
     "eagle_static": lambda target: EagleStatic(target, drafter_of(target)),
     "eagle_dynamic": lambda target: EagleDynamic(
@@ -134,10 +139,23 @@ def test_drafts_from_recordings_are_accepted_like_plain_ones():
             for row in decode(target, METHODS[name](target), PROMPTS[:3], max_new_tokens=40)
         ]
         for target in (plain, ours)
-        for name in ("eagle_dynamic", "eagle_chain")
+        for name in ("eagle_dynamic", "eagle_chain", "speculative", "self_speculation")
     ]
-    assert lengths[:2] == lengths[2:]
+    assert lengths[:4] == lengths[4:]
     assert sum(map(sum, lengths[0])) > 0
+
+
+def test_draft_models_read_from_recordings_like_the_target():
+    """All but the prompt: a replay for each cycle of the target and each drafted token."""
+    target = graphed()
+    proposer = METHODS["speculative"](target)
+    extended = []
+    model = proposer.model.model
+    extend, model.extend = model.extend, lambda *given: extended.append(1) or extend(*given)
+    (row,) = decode(target, proposer, [PROMPTS[3]], max_new_tokens=13)
+    assert len(extended) == 1
+    num_passes = len(row.emitted_lengths) + row.num_drafted
+    assert target.graphs.recorder.num_replays == num_passes > 8
 
 
 def test_recordings_are_made_once_and_serve_later_texts():
