@@ -20,7 +20,8 @@ import itertools
 
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
+
+from eagle_lab.models.attention import attention
 
 
 def training_test_mask(rows: Tensor, num_keys: int, step: int) -> Tensor:
@@ -68,11 +69,8 @@ class TrainingTestAttention:
             if len(own_rows) == 0:
                 continue
             mask = training_test_mask(own_rows - self.starts[number], self.lengths[number], step)
-            attended.append(
-                scaled_dot_product_attention(
-                    queries[number], keys[number], values[number], attn_mask=mask, enable_gqa=True
-                )
-            )
+            states = queries[number], keys[number], values[number]
+            attended.append(attention(*states, mask[None, None], query.shape[-1] ** -0.5))
         return torch.cat(attended, dim=2)
 
     def _by_document(self, kept: list[Tensor], num_rows: list[int]) -> list[Tensor]:
