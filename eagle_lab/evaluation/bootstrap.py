@@ -45,11 +45,17 @@ def resampled_ratio(
 
     Args:
         weights: from `question_weights`, `[num_resamples, num_questions]`.
-        numerator, denominator: one sum per question, `[num_questions]`.
+        numerator, denominator: one sum per question, `[num_questions]`; or several,
+            `[num_questions, columns]`, for ratios `[num_resamples, columns]`.
     """
     above = weights @ np.asarray(numerator, dtype=np.float64)
-    below = weights @ np.asarray(denominator, dtype=np.float64)
-    return np.divide(above, below, out=np.full(len(above), np.nan), where=below != 0)
+    return ratio(above, weights @ np.asarray(denominator, dtype=np.float64))
+
+
+def ratio(numerator: FloatArray, denominator: FloatArray) -> FloatArray:
+    """numerator / denominator, NaN where that is 0."""
+    unknown = np.full_like(numerator, np.nan)
+    return np.divide(numerator, denominator, out=unknown, where=denominator != 0)
 
 
 def percentile_interval(values: FloatArray, *, level: float = 0.95) -> Interval:
@@ -62,6 +68,13 @@ def percentile_interval(values: FloatArray, *, level: float = 0.95) -> Interval:
     return Interval(float(low), float(high))
 
 
+def column_intervals(values: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Both ends of the 95 % interval of each column of `[num_resamples, columns]`, else NaN."""
+    ends = [percentile_interval(column) for column in values.T]
+    low, high = np.array(ends, dtype=np.float64).reshape(-1, 2).T  # None becomes NaN
+    return low, high
+
+
 def ratio_interval(weights: FloatArray, numerator: ArrayLike, denominator: ArrayLike) -> Interval:
     """95 % interval of a ratio of sums; none with fewer than two questions."""
     if weights.shape[1] < 2:
@@ -70,16 +83,14 @@ def ratio_interval(weights: FloatArray, numerator: ArrayLike, denominator: Array
 
 
 def relative_interval(
-    weights: FloatArray, ratio: tuple[ArrayLike, ArrayLike], base: tuple[ArrayLike, ArrayLike]
+    weights: FloatArray, own: tuple[ArrayLike, ArrayLike], base: tuple[ArrayLike, ArrayLike]
 ) -> Interval:
     """95 % interval of one ratio of sums over another, both of the same resampled questions.
 
     Args:
-        ratio, base: (numerator, denominator), one sum per question each.
+        own, base: (numerator, denominator), one sum per question each.
     """
     if weights.shape[1] < 2:
         return NO_INTERVAL
-    ours, theirs = resampled_ratio(weights, *ratio), resampled_ratio(weights, *base)
-    return percentile_interval(
-        np.divide(ours, theirs, out=np.full(len(ours), np.nan), where=theirs != 0)
-    )
+    ours, theirs = resampled_ratio(weights, *own), resampled_ratio(weights, *base)
+    return percentile_interval(ratio(ours, theirs))

@@ -24,9 +24,14 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from eagle_lab.evaluation.arithmetic import depth_counts, running_product
+from eagle_lab.evaluation.bootstrap import (
+    column_intervals,
+    question_weights,
+    ratio,
+    resampled_ratio,
+)
 from eagle_lab.evaluation.sums import judged_lengths
 
-NUM_RESAMPLES = 2000
 Floats = NDArray[np.float64]
 
 
@@ -92,11 +97,8 @@ def _label_acceptance(
     reached = int((trials.sum(axis=0) > 0).sum())
     trials, successes = trials[:, :reached], successes[:, :reached]
     possible, _ = count_by_question(rows, rows["accepted"] + ~rows["cut"].astype(bool), reached)
-    weights = resample_weights(len(trials), seed)
-    low, high = interval(ratio(weights @ successes, weights @ trials), len(trials))
-    # A depth that a resample never reaches has accepted nothing there.
-    resampled = np.nan_to_num(ratio(weights @ successes, weights @ possible))
-    cumulative_low, cumulative_high = interval(running_product(resampled), len(trials))
+    low, high = intervals(successes, trials, seed)
+    cumulative_low, cumulative_high = intervals(successes, possible, seed, running=True)
     return pd.DataFrame(
         {
             "label": label,
@@ -125,33 +127,20 @@ def count_by_question(
     return trials, successes
 
 
-def resample_weights(num_questions: int, seed: int) -> Floats:
-    """How often each question is drawn in each bootstrap resample: `[resamples, questions]`."""
-    random = np.random.default_rng(seed)
-    equal = np.full(num_questions, 1 / num_questions)
-    return random.multinomial(num_questions, equal, size=NUM_RESAMPLES).astype(float)
-
-
-def interval(samples: Floats, num_questions: int) -> tuple[Floats, Floats]:
-    """2.5 and 97.5 percentiles over axis 0 of `[resamples, columns]`.
+def intervals(
+    successes: Floats, trials: Floats, seed: int, *, running: bool = False
+) -> tuple[Floats, Floats]:
+    """95 % intervals of the rates (or their running products) of `[questions, columns]`.
 
     NaN where there is no value, and everywhere with fewer than two questions.
     """
-    bounds = np.full((2, samples.shape[1]), np.nan)
-    if num_questions < 2:
-        return bounds[0], bounds[1]
-    for column in range(samples.shape[1]):
-        values = samples[:, column][~np.isnan(samples[:, column])]
-        if values.size:
-            bounds[:, column] = np.percentile(values, [2.5, 97.5])
-    return bounds[0], bounds[1]
-
-
-def ratio(numerator: Floats, denominator: Floats) -> Floats:
-    """numerator / denominator, NaN where that is 0."""
-    return np.divide(
-        numerator, denominator, out=np.full_like(numerator, np.nan), where=denominator > 0
-    )
+    if len(trials) < 2:
+        unknown = np.full(trials.shape[1], np.nan)
+        return unknown, unknown
+    rates = resampled_ratio(question_weights(len(trials), seed=seed), successes, trials)
+    if running:  # a depth that a resample never reaches has accepted nothing there
+        rates = running_product(np.nan_to_num(rates))
+    return column_intervals(rates)
 
 
 def accepted_histogram(cycle_rows: pd.DataFrame) -> pd.DataFrame:

@@ -49,8 +49,8 @@ def acceptance_by_depth(by_depth: pd.DataFrame, styles: dict[str, MethodStyle]) 
         handles, labels = panels[0].get_legend_handles_labels()
         legend_below(figure, handles, labels)
     caption = (
-        "Acceptance of the draft by depth. Left: given that every earlier level was accepted; "
-        "right: up to and including this level, the running product. "
+        "Acceptance of the draft by depth. Left: given that every earlier level was accepted and "
+        "the draft went on; right: up to and including this level, over all cycles. "
         + ("Bands: 95 % bootstrap intervals over questions. " if banded else "")
         + f"Open marks rest on {MIN_TRIALS} to {FEW_TRIALS - 1} cycles and have no band; what "
         "rests on fewer is left out. All 95 % intervals are in tables/acceptance.csv. Cycles per "

@@ -11,7 +11,8 @@ import numpy as np
 import pandas as pd
 
 from eagle_lab.errors import UserError
-from eagle_lab.reports.acceptance import interval, ratio, resample_weights
+from eagle_lab.evaluation.bootstrap import ratio
+from eagle_lab.reports.acceptance import intervals
 
 NUM_BINS = 20
 
@@ -57,8 +58,7 @@ def _label_calibration(label: str, rows: pd.DataFrame, num_bins: int, seed: int)
         bins = np.minimum(bins, num_bins - 1)
         np.add.at(trials[place], bins, 1)
         np.add.at(accepted[place], bins, np.asarray(outcomes, dtype=np.float64))
-    weights = resample_weights(len(trials), seed)
-    low, high = interval(ratio(weights @ accepted, weights @ trials), len(trials))
+    low, high = intervals(accepted, trials, seed)
     edges = np.round(np.linspace(0, 1, num_bins + 1), 6)
     frame = pd.DataFrame(
         {

@@ -76,9 +76,9 @@ def acceptance_table(by_depth: pd.DataFrame) -> Table:
     }
     note = (
         "Conditional: accepted at this depth, given that everything before it was (at depth n of a "
-        "chain, the field's (n−1)-α). Cumulative: the running product. A cycle that drafted "
-        "nothing counts as a rejection at depth 1; one cut by the end of the text or the length "
-        "limit counts only as far as it went."
+        "chain, the field's (n−1)-α), where the draft went on; a draft that ended is no "
+        "rejection. Cumulative: accepted at least so deep, drafts that ended before included. A "
+        "cycle cut by the end of the text or the length limit counts only as far as it went."
     )
     return make_table("acceptance", "Acceptance by depth", by_depth, columns, note)
 
