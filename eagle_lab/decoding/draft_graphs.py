@@ -10,28 +10,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import fields
-from typing import TYPE_CHECKING
+from typing import Any
 
 from torch import Tensor
 
+from eagle_lab.drafters.eagle1 import Eagle1
 from eagle_lab.drafters.fast_eagle1 import CacheAttend
 from eagle_lab.models.cache import TreeCache, TreePass
 from eagle_lab.models.graphs import CacheGraphs, Recorder, Tensors
 from eagle_lab.tree.draft_tree import DraftTree
 
-if TYPE_CHECKING:
-    from eagle_lab.decoding.eagle import EagleProposer
-
-Draft = Callable[[Tensor], DraftTree]
-"""A method of the proposer: roots [B] -> a tree on them, from its cache and root_hidden."""
+Draft = Callable[[TreeCache, Tensor, Tensor], DraftTree]
+"""(the drafter's cache, roots [B], states [B, 1, H] behind them) -> a tree on the roots."""
 
 
 class DraftGraphs:
     """What a proposer does with its drafter, from recordings."""
 
-    def __init__(self, proposer: EagleProposer, recorder: Recorder):
-        self._proposer = proposer
+    def __init__(self, drafter: Eagle1, recorder: Recorder):
+        self._drafter = drafter
         self._graphs = CacheGraphs(recorder)
+        self._wholes: dict[Draft, _Whole] = {}
 
     def run(
         self, cache: TreeCache, tokens: Tensor, features: Tensor, positions: Tensor, visible: Tensor
@@ -40,29 +39,40 @@ class DraftGraphs:
         inputs = (tokens, features, positions, visible)
         return self._graphs.run(self._pass, cache, visible.shape[2], *inputs)[0]
 
-    def tree(self, draft: Draft, roots: Tensor, num_slots: int) -> DraftTree:
-        """`draft(roots)`, recorded as a whole; its nodes take `num_slots` slots of the cache."""
-        self._draft = draft
-        state = (roots, self._proposer.root_hidden)
-        outputs = self._graphs.run(self._whole, self._proposer.cache, num_slots, *state)
-        return DraftTree(**dict(zip(self._names, outputs, strict=True)), max_depth=self._max_depth)
+    def tree(
+        self, draft: Draft, num_slots: int, cache: TreeCache, roots: Tensor, hidden: Tensor
+    ) -> DraftTree:
+        """`draft(cache, roots, hidden)`, recorded as a whole.
+
+        Its nodes take `num_slots` slots of the cache.
+        """
+        whole = self._wholes.setdefault(draft, _Whole(draft))
+        return whole.tree(self._graphs.run(whole, cache, num_slots, roots, hidden))
 
     def _pass(
         self, cache: TreeCache, tokens: Tensor, features: Tensor, positions: Tensor, visible: Tensor
     ) -> Tensors:
         attend = CacheAttend(TreePass(cache, positions, visible))
-        return (self._proposer.drafter(tokens, features, positions, attend),)
+        return (self._drafter(tokens, features, positions, attend),)
 
-    def _whole(self, cache: TreeCache, roots: Tensor, root_hidden: Tensor) -> Tensors:
-        """The tensors of a tree that the proposer drafts as if these were its own."""
-        proposer = self._proposer
-        own = proposer.cache, proposer.root_hidden, proposer.graphs
-        proposer.cache, proposer.root_hidden, proposer.graphs = cache, root_hidden, None
-        try:
-            tree = self._draft(roots)
-        finally:
-            proposer.cache, proposer.root_hidden, proposer.graphs = own
+
+class _Whole:
+    """A draft that answers with the tensors of its tree, whose other fields never change."""
+
+    def __init__(self, draft: Draft):
+        self._draft = draft
+        self._names: tuple[str, ...] = ()
+        self._rest: dict[str, Any] = {}
+
+    def __call__(self, cache: TreeCache, roots: Tensor, hidden: Tensor) -> Tensors:
+        tree = self._draft(cache, roots, hidden)
         parts = {field.name: getattr(tree, field.name) for field in fields(tree)}
         tensors = {name: part for name, part in parts.items() if isinstance(part, Tensor)}
-        self._names, self._max_depth = tuple(tensors), tree.max_depth
+        self._names = tuple(tensors)
+        self._rest = {name: part for name, part in parts.items() if name not in tensors}
         return tuple(part.contiguous() for part in tensors.values())
+
+    def tree(self, tensors: Tensors) -> DraftTree:
+        """The tree of `tensors`, answers of this draft."""
+        parts: dict[str, Any] = dict(zip(self._names, tensors, strict=True)) | self._rest
+        return DraftTree(**parts)

@@ -24,7 +24,7 @@ from eagle_lab.decoding.proposer import Context
 from eagle_lab.drafters.eagle1 import Eagle1
 from eagle_lab.drafters.fast_eagle1 import CacheAttend, use_fast_drafter
 from eagle_lab.errors import Infeasible, UserError
-from eagle_lab.models.cache import TreePass
+from eagle_lab.models.cache import TreeCache, TreePass
 from eagle_lab.models.target import Scores, Target
 from eagle_lab.verify import Acceptance
 
@@ -57,7 +57,7 @@ class EagleProposer:
             use_fast_drafter(drafter)
         self.graphs: DraftGraphs | None = None
         if target.graphs is not None:
-            self.graphs = DraftGraphs(self, target.graphs.recorder)
+            self.graphs = DraftGraphs(drafter, target.graphs.recorder)
 
     @torch.no_grad()
     def begin(self, context: Context, features: Tensor) -> None:
@@ -85,27 +85,38 @@ class EagleProposer:
         batch, num_pairs = tokens.shape
         steps = torch.arange(num_pairs, device=tokens.device)
         visible = (steps[:, None] >= steps).expand(batch, -1, -1)
-        hidden = self._run(tokens, features, self.cache.lengths[:, None] + steps, visible)
+        positions = self.cache.lengths[:, None] + steps
+        hidden = self._run(self.cache, tokens, features, positions, visible)
         self.cache.advance(counts, max_length)
         # [B, 1, H] stands for the root's feature
         self.root_hidden = states_at(hidden, (counts - 1)[:, None])
 
-    def guess(self, tokens: Tensor, features: Tensor, depth: int, visible: Tensor) -> Tensor:
+    def guess(
+        self, cache: TreeCache, tokens: Tensor, features: Tensor, depth: int, visible: Tensor
+    ) -> Tensor:
         """States [B, K, H] behind nodes of one level, nothing committed.
 
         Args:
+            cache: the proposer's, or what stands for it while a whole tree is recorded.
             tokens: [B, K] the nodes, target ids.
             features: [B, K, H] states behind their parents.
             depth: their level, 1 for children of the root.
             visible: [B, K, M] drafted slots each node sees, its own level's K last.
         """
-        positions = (self.cache.lengths + (depth - 1))[:, None].expand_as(tokens)
-        return self._run(tokens, features, positions, visible)
+        positions = (cache.lengths + (depth - 1))[:, None].expand_as(tokens)
+        return self._run(cache, tokens, features, positions, visible)
 
-    def _run(self, tokens: Tensor, features: Tensor, positions: Tensor, visible: Tensor) -> Tensor:
-        if self.graphs is not None:
-            return self.graphs.run(self.cache, tokens, features, positions, visible)
-        attend = CacheAttend(TreePass(self.cache, positions, visible))
+    def _run(
+        self,
+        cache: TreeCache,
+        tokens: Tensor,
+        features: Tensor,
+        positions: Tensor,
+        visible: Tensor,
+    ) -> Tensor:
+        if self.graphs is not None and cache is self.cache:  # else it is a part of a recording
+            return self.graphs.run(cache, tokens, features, positions, visible)
+        attend = CacheAttend(TreePass(cache, positions, visible))
         return self.drafter(tokens, features, positions, attend)
 
     def _check_width(self, width: int) -> None:

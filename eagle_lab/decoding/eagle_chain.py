@@ -63,7 +63,7 @@ class EagleChain(EagleProposer):
                 depth += 1
                 tokens = self.target_ids(last)[:, None]
                 visible = torch.ones(len(last), 1, depth, dtype=torch.bool, device=last.device)
-                hidden = self.guess(tokens, hidden, depth, visible)
+                hidden = self.guess(self.cache, tokens, hidden, depth, visible)
             return self.drafter.logits(hidden)[:, 0]
 
         chain = draft_chain(

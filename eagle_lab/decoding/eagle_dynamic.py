@@ -17,6 +17,7 @@ from torch import Tensor
 from eagle_lab.decoding.eagle import EagleProposer, check_stop_confidence, states_at
 from eagle_lab.decoding.proposer import Context
 from eagle_lab.drafters.eagle1 import Eagle1
+from eagle_lab.models.cache import TreeCache
 from eagle_lab.models.fast_ops import best_tokens
 from eagle_lab.models.target import Target
 from eagle_lab.tree.draft_tree import DraftTree
@@ -49,12 +50,13 @@ class EagleDynamic(EagleProposer):
     @torch.no_grad()
     def propose(self, context: Context) -> DraftTree:
         """One pass of the drafter per level, the last one's children need none."""
+        state = self.cache, context.roots, self.root_hidden
         if self.graphs is not None and self.stop_confidence == 0:
-            return self.graphs.tree(self._grow, context.roots, (self.depth - 1) * self.width)
-        return self._grow(context.roots)
+            return self.graphs.tree(self._grow, (self.depth - 1) * self.width, *state)
+        return self._grow(*state)
 
-    def _grow(self, roots: Tensor) -> DraftTree:
-        hidden = self.root_hidden
+    def _grow(self, cache: TreeCache, roots: Tensor, hidden: Tensor) -> DraftTree:
+        """A tree on `roots` [B] from the states [B, 1, H] behind them."""
         scores = hidden.new_zeros(hidden.shape[:2], dtype=torch.float32)
         parents = torch.zeros_like(roots)[:, None]
         visible = hidden.new_zeros(len(hidden), 1, 0, dtype=torch.bool)
@@ -75,7 +77,7 @@ class EagleDynamic(EagleProposer):
             itself = self._itself.expand(len(parent), -1, -1)
             visible = torch.cat([states_at(visible, parent), itself], dim=2)  # its parent's row
             hidden = self.guess(
-                level.tokens.gather(1, frontier), states_at(hidden, parent), depth, visible
+                cache, level.tokens.gather(1, frontier), states_at(hidden, parent), depth, visible
             )
         if not levels:
             return DraftTree.root_only(roots)

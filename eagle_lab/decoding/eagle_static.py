@@ -16,6 +16,7 @@ from torch import Tensor
 from eagle_lab.decoding.eagle import EagleProposer
 from eagle_lab.decoding.proposer import Context
 from eagle_lab.drafters.eagle1 import Eagle1
+from eagle_lab.models.cache import TreeCache
 from eagle_lab.models.target import Target
 from eagle_lab.sampling import Purpose, draw_without_replacement
 from eagle_lab.tree.draft_tree import DraftTree, ancestors_of
@@ -87,26 +88,30 @@ class EagleStatic(EagleProposer):
     @torch.no_grad()
     def propose(self, context: Context) -> DraftTree:
         """One pass of the drafter per level that has children below it."""
+        state = self.cache, context.roots, self.root_hidden
         if self.graphs is not None and context.sampling.greedy:
-            num_inner = self._levels[-1].visible.shape[1]
-            return self.graphs.tree(self._fill, context.roots, num_inner)
-        return self._fill(context.roots, None if context.sampling.greedy else context)
+            return self.graphs.tree(self._fill, self._levels[-1].visible.shape[1], *state)
+        return self._fill(*state, None if context.sampling.greedy else context)
 
-    def _fill(self, roots: Tensor, context: Context | None = None) -> DraftTree:
-        """The best children of each node, or, with the `context` of sampling, drawn ones."""
+    def _fill(
+        self, cache: TreeCache, roots: Tensor, hidden: Tensor, context: Context | None = None
+    ) -> DraftTree:
+        """The best children of each node, or, with the `context` of sampling, drawn ones.
+
+        `hidden` [B, I, H] are the states behind the inner nodes of a level, at first the root's.
+        """
         batch = len(roots)
         tokens = roots[:, None].repeat(1, self.max_nodes + 1)
         valid = torch.ones_like(tokens, dtype=torch.bool)
         laws = coins = None
         if context is not None:
-            laws = self.root_hidden.new_zeros(*tokens.shape, self.target.vocab_size).float()
+            laws = hidden.new_zeros(*tokens.shape, self.target.vocab_size).float()
             coins = self._coins(context)
-        hidden = self.root_hidden  # [B, I, H] states behind the inner nodes
         for depth, level in enumerate(self._levels):
             if depth > 0:
                 visible = level.visible.expand(batch, -1, -1)
                 above = hidden[:, level.inner_places]
-                hidden = self.guess(tokens[:, level.inner], above, depth, visible)
+                hidden = self.guess(cache, tokens[:, level.inner], above, depth, visible)
             logits = self.drafter.logits(hidden)
             if context is None or laws is None or coins is None:
                 children = logits.topk(level.num_children, dim=-1).indices

@@ -125,7 +125,7 @@ class DraftPasses:
         visible = visible.expand(len(tokens), -1, -1)
 
         def run() -> Tensor:
-            hidden = self._proposer.guess(tokens, features, 1, visible)
+            hidden = self._proposer.guess(self._proposer.cache, tokens, features, 1, visible)
             return self._proposer.drafter.logits(hidden)
 
         yield run

@@ -188,7 +188,7 @@ def test_pairs_behind_the_longest_path_change_nothing(target, monkeypatch):
         context.cache.advance(num_accepted + 1)
         run = proposer._run
         proposer._run = lambda *columns, run=run: (
-            widths.append(columns[0].shape[1]) or run(*columns)
+            widths.append(columns[1].shape[1]) or run(*columns)
         )
         with monkeypatch.context() as patch:
             patch.setattr(target, "fast_layers", fast)
