@@ -59,6 +59,7 @@ def open_draft_model(asked: str | Path, target: Target) -> Target:
         dtype=dtype,
         fast_layers=target.fast_layers,
         attention=target.attention,
+        graphs=False,
     )
     if target.graphs is not None and no_graphs_reason(model.config) is None:
         model.graphs = VerifyGraphs(model, target.graphs.recorder)

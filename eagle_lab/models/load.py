@@ -11,6 +11,7 @@ when asked for. Knows nothing of configuration files.
 from __future__ import annotations
 
 import difflib
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,9 +21,11 @@ from safetensors import SafetensorError
 from torch import nn
 
 from eagle_lab.errors import UserError, choose
+from eagle_lab.models.graphs import CudaRecorder
 from eagle_lab.models.smollm2 import smollm2_folder
 from eagle_lab.models.target import Target
 from eagle_lab.models.tiny import tiny_random
+from eagle_lab.models.verify_graphs import VerifyGraphs, no_graphs_reason
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
@@ -42,6 +45,7 @@ def load_target(
     threads: int | None = None,
     fast_layers: bool | None = None,
     attention: str = "auto",
+    graphs: bool | None = None,
     architecture: str = "llama",
     tied_head: bool = False,
 ) -> Target:
@@ -57,6 +61,7 @@ def load_target(
         threads: CPU threads of torch; None leaves torch's own choice.
         fast_layers: see `Target`.
         attention: see `Target`.
+        graphs: replay passes over trees from CUDA graphs; None where there is a GPU.
         architecture: of `tiny_random`, see `models.tiny`.
         tied_head: of `tiny_random`.
 
@@ -66,6 +71,7 @@ def load_target(
     """
     where = choose_device(device)
     precision = DTYPES[choose(dtype, DTYPES, "dtype")]
+    with_graphs = wants_graphs(graphs, where)
     if threads is not None:
         if threads < 1:
             raise UserError(f"threads={threads}; it must be at least 1, or null")
@@ -80,7 +86,7 @@ def load_target(
     placed: nn.Module = model
     placed.to(where)
     label = BUILTIN.get(name, Path(str(path or name)).name)
-    return Target(
+    target = Target(
         model,
         tokenizer,
         name=label,
@@ -88,6 +94,19 @@ def load_target(
         fast_layers=fast_layers,
         attention=attention,
     )
+    if with_graphs and (reason := no_graphs_reason(target.config)):
+        warnings.warn(f"no CUDA graphs for {label}: {reason}", stacklevel=2)
+    elif with_graphs:
+        target.graphs = VerifyGraphs(target, CudaRecorder())
+    return target
+
+
+def wants_graphs(asked: bool | None, device: torch.device) -> bool:
+    """Whether to record CUDA graphs; UserError where they are asked for on a CPU."""
+    on_cuda = device.type == "cuda"
+    if asked and not on_cuda:
+        raise UserError("graphs=true, but they need a GPU; use graphs=auto (None in Python)")
+    return on_cuda and asked is not False
 
 
 def choose_device(device: str) -> torch.device:

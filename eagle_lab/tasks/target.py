@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
-
 from omegaconf import DictConfig
 
-from eagle_lab.errors import UserError, choose
+from eagle_lab.errors import choose
 from eagle_lab.models.graphs import CudaRecorder
-from eagle_lab.models.load import choose_device, load_target
+from eagle_lab.models.load import choose_device, load_target, wants_graphs
 from eagle_lab.models.target import Target
-from eagle_lab.models.verify_graphs import VerifyGraphs, no_graphs_reason
 
 _SWITCH = {"auto": None, "true": True, "false": False}
 
@@ -24,8 +21,7 @@ def target_from(config: DictConfig) -> Target:
     """
     asked = config.target
     fast_layers = choose(config.fast_layers.lower(), _SWITCH, "value of fast_layers")
-    new_recorder = recorder_from(config)
-    target = load_target(
+    return load_target(
         asked.name,
         device=config.device,
         dtype=config.dtype,
@@ -34,16 +30,10 @@ def target_from(config: DictConfig) -> Target:
         threads=config.threads,
         fast_layers=_SWITCH[fast_layers],
         attention=config.attention,
+        graphs=_graphs(config),
         architecture=asked.architecture,
         tied_head=asked.tied_head,
     )
-    if new_recorder is None:
-        return target
-    if reason := no_graphs_reason(target.config):
-        warnings.warn(f"no CUDA graphs for {target.name}: {reason}", stacklevel=2)
-    else:
-        target.graphs = VerifyGraphs(target, new_recorder())
-    return target
 
 
 def recorder_from(config: DictConfig) -> type[CudaRecorder] | None:
@@ -52,8 +42,9 @@ def recorder_from(config: DictConfig) -> type[CudaRecorder] | None:
     Raises:
         UserError: graphs are asked for on a CPU.
     """
-    on_cuda = choose_device(config.device).type == "cuda"
-    wanted = _SWITCH[choose(config.graphs.lower(), _SWITCH, "value of graphs")]
-    if wanted and not on_cuda:
-        raise UserError("graphs=true, but they need a GPU; use graphs=auto")
-    return CudaRecorder if on_cuda and wanted is not False else None
+    wanted = wants_graphs(_graphs(config), choose_device(config.device))
+    return CudaRecorder if wanted else None
+
+
+def _graphs(config: DictConfig) -> bool | None:
+    return _SWITCH[choose(config.graphs.lower(), _SWITCH, "value of graphs")]

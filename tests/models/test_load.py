@@ -7,7 +7,7 @@ import torch
 
 from eagle_lab.errors import UserError
 from eagle_lab.models import load
-from eagle_lab.models.load import choose_device, load_target
+from eagle_lab.models.load import choose_device, load_target, wants_graphs
 from eagle_lab.models.tiny import tiny_random
 
 
@@ -173,3 +173,16 @@ def test_a_hub_model_without_network():
 def test_the_default_target_comes_from_its_own_loader(folder, monkeypatch):
     monkeypatch.setattr(load, "smollm2_folder", lambda: folder)
     assert load_target("smollm2_135m", device="cpu").name == "SmolLM2-135M-Instruct"
+
+
+@pytest.mark.parametrize(
+    ("asked", "device", "wanted"),
+    [(None, "cpu", False), (False, "cuda", False), (None, "cuda", True), (True, "cuda", True)],
+)
+def test_graphs_are_recorded_where_there_is_a_gpu(asked, device, wanted):
+    assert wants_graphs(asked, torch.device(device)) is wanted
+
+
+def test_graphs_asked_for_on_a_cpu_are_refused():
+    with pytest.raises(UserError, match="need a GPU"):
+        load_target("tiny_random", device="cpu", graphs=True)
