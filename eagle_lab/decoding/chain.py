@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from eagle_lab.decoding.proposer import Context
+from eagle_lab.errors import UserError
 from eagle_lab.sampling import Purpose, Sampling, draw
 
 
@@ -51,6 +52,17 @@ class Draws:
         places = context.root_positions[:, None]
         coins = context.coins.toss(places, Purpose.DRAFT, num_draft_tokens)[:, 0]
         return cls(context.sampling, coins)
+
+
+def check_stop_confidence(method: str, value: float) -> float:
+    """`value`, a probability at which drafting stops.
+
+    Raises:
+        UserError: it is outside [0, 1); 0 never stops.
+    """
+    if not 0 <= value < 1:
+        raise UserError(f"{method}: stop_confidence={value} must be in [0, 1); 0 never stops")
+    return value
 
 
 def draft_chain(

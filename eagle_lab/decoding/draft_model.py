@@ -16,9 +16,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from eagle_lab.decoding.chain import Chain, Draws, draft_chain
+from eagle_lab.decoding.chain import Chain, Draws, check_stop_confidence, draft_chain
 from eagle_lab.decoding.draft_length import DraftLength
-from eagle_lab.decoding.eagle import check_stop_confidence
 from eagle_lab.decoding.proposer import Context
 from eagle_lab.decoding.shared_vocabulary import SharedVocabulary
 from eagle_lab.errors import Missing, UserError

@@ -23,21 +23,10 @@ from eagle_lab.decoding.draft_graphs import DraftGraphs
 from eagle_lab.decoding.proposer import Context
 from eagle_lab.drafters.eagle1 import Eagle1
 from eagle_lab.drafters.fast_eagle1 import CacheAttend, use_fast_drafter
-from eagle_lab.errors import Infeasible, UserError
+from eagle_lab.errors import Infeasible
 from eagle_lab.models.cache import TreeCache, TreePass
 from eagle_lab.models.target import Scores, Target
 from eagle_lab.verify import Acceptance
-
-
-def check_stop_confidence(method: str, value: float) -> float:
-    """`value`, a probability at which drafting stops.
-
-    Raises:
-        UserError: it is outside [0, 1); 0 never stops.
-    """
-    if not 0 <= value < 1:
-        raise UserError(f"{method}: stop_confidence={value} must be in [0, 1); 0 never stops")
-    return value
 
 
 def states_at(states: Tensor, columns: Tensor) -> Tensor:

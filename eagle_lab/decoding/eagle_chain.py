@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from eagle_lab.decoding.chain import Draws, draft_chain
+from eagle_lab.decoding.chain import Draws, check_stop_confidence, draft_chain
 from eagle_lab.decoding.draft_length import DraftLength
-from eagle_lab.decoding.eagle import EagleProposer, check_stop_confidence
+from eagle_lab.decoding.eagle import EagleProposer
 from eagle_lab.decoding.proposer import Context
 from eagle_lab.drafters.eagle1 import Eagle1
 from eagle_lab.models.target import Scores, Target

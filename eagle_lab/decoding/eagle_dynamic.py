@@ -14,7 +14,8 @@ import math
 import torch
 from torch import Tensor
 
-from eagle_lab.decoding.eagle import EagleProposer, check_stop_confidence, states_at
+from eagle_lab.decoding.chain import check_stop_confidence
+from eagle_lab.decoding.eagle import EagleProposer, states_at
 from eagle_lab.decoding.proposer import Context
 from eagle_lab.drafters.eagle1 import Eagle1
 from eagle_lab.models.cache import TreeCache
