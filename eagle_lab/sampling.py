@@ -90,8 +90,9 @@ def _nucleus(probs: Tensor, top_p: float, num_sorted: int = 4096) -> Tensor:
 def draw(probs: Tensor, coins: Tensor) -> Tensor:
     """Tokens [...] drawn from `probs` [..., V] by inverse CDF with `coins` [...].
 
-    Never returns a token of probability 0, not even for a coin of exactly 0 or next to 1.
-    `probs` need not sum to 1.
+    A token of probability 0 is not returned, not even for a coin of exactly 0 or next to 1, as
+    long as the running sum never falls (a parallel sum on a GPU may, by its rounding). `probs`
+    need not sum to 1.
     """
     cdf = probs.double().cumsum(-1)
     total = cdf[..., -1:].contiguous()
