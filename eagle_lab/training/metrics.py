@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from eagle_lab.evaluation.arithmetic import tau_of_conditional
+
 
 @dataclass
 class AcceptanceCounts:
@@ -47,11 +49,6 @@ class AcceptanceCounts:
         return self.accepted / self.tried.clamp(min=1)
 
     @property
-    def joint(self) -> Tensor:
-        """Probability that a chain is accepted at least this deep [depth]."""
-        return self.conditional.cumprod(0)
-
-    @property
     def expected_tau(self) -> float:
         """Tokens per cycle of a chain as deep as this, the target's own token included."""
-        return 1.0 + float(self.joint.sum())
+        return tau_of_conditional(self.conditional)

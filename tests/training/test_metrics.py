@@ -10,12 +10,11 @@ from eagle_lab.training.metrics import AcceptanceCounts
 CORRECT = torch.tensor([[1, 1, 0], [1, 0, 1], [0, 1, 1]])
 
 
-def test_conditional_joint_and_expected_tau() -> None:
+def test_conditional_and_expected_tau() -> None:
     """Case 2. A token that is right behind a wrong one is never reached."""
     counts = AcceptanceCounts(3)
     counts.add(CORRECT)
     assert counts.conditional.tolist() == pytest.approx([2 / 3, 1 / 2, 0])
-    assert counts.joint.tolist() == pytest.approx([2 / 3, 1 / 3, 0])
     assert counts.expected_tau == pytest.approx(2.0)
 
 
