@@ -20,7 +20,8 @@ from eagle_lab.evaluation.memory import free_bytes, give_back, total_bytes
 from eagle_lab.evaluation.noise_passes import NoiseProfiler
 from eagle_lab.evaluation.pass_costs import HIGH, LOW, Profile, Spread
 from eagle_lab.evaluation.profiling import ProfileSettings
-from eagle_lab.models.graphs import Recorder, block_size, slot_bucket
+from eagle_lab.models.graphs import block_size, slot_bucket
+from eagle_lab.models.recorder import Recorder
 from eagle_lab.models.shapes import SHAPES, random_target
 from eagle_lab.models.target import Target
 from eagle_lab.models.verify_graphs import VerifyGraphs

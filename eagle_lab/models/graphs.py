@@ -27,55 +27,14 @@ import torch
 from torch import Tensor
 
 from eagle_lab.models.cache import TreeCache
+from eagle_lab.models.recorder import NotRecorded, Recorder
 
 Tensors = tuple[Tensor, ...]
 CacheFunction = Callable[..., Tensors]
 """(cache, *inputs) -> outputs; inputs and outputs have rows first. Writes tree slots of the cache,
 commits nothing, never looks at values from the host."""
 
-_NUM_WARMUPS = 3
 _LEAST_SLOTS = 256
-
-
-Recorder = Callable[[Callable[[], None]], Callable[[], object]]
-"""Calls work on fixed addresses at least once; what it returns does that work again.
-
-Raises `NotRecorded` where it cannot; an error of the work itself comes through as it is.
-"""
-
-
-class NotRecorded(RuntimeError):
-    """Work that runs as it is, but not within a capture."""
-
-
-class CudaRecorder:
-    """Records by capturing a CUDA graph; all graphs of a recorder share their working memory."""
-
-    def __init__(self) -> None:
-        self._pool = torch.cuda.graph_pool_handle()
-        self._stream = torch.cuda.Stream()
-
-    def __call__(self, work: Callable[[], None]) -> Callable[[], object]:
-        """Do `work` a few times (libraries choose kernels, make workspaces), then capture it."""
-        current = torch.cuda.current_stream()
-        self._stream.wait_stream(current)
-        with torch.cuda.stream(self._stream):
-            for _ in range(_NUM_WARMUPS):
-                work()
-        current.wait_stream(self._stream)
-        graph = torch.cuda.CUDAGraph()
-        back, capture = (
-            torch.cuda.stream(current),
-            # What other threads do on the GPU meanwhile is not part of it, and does no harm
-            torch.cuda.graph(graph, self._pool, self._stream, capture_error_mode="thread_local"),
-        )
-        try:
-            with back, capture:  # a capture that fails would leave its stream current
-                work()
-        except RuntimeError as error:
-            first = error.__context__ or error  # ending a broken capture is an error of its own
-            raise NotRecorded(str(first).partition("\n")[0]) from error
-        return graph.replay
 
 
 def row_bucket(num_rows: int) -> int:

@@ -21,7 +21,7 @@ from safetensors import SafetensorError
 from torch import nn
 
 from eagle_lab.errors import UserError, choose
-from eagle_lab.models.graphs import CudaRecorder
+from eagle_lab.models.recorder import CudaRecorder
 from eagle_lab.models.smollm2 import smollm2_folder
 from eagle_lab.models.target import Target
 from eagle_lab.models.tiny import tiny_random

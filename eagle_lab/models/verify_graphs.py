@@ -16,7 +16,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from eagle_lab.models.cache import TreeCache, TreePass
-from eagle_lab.models.graphs import CacheGraphs, Recorder, Tensors, column_bucket
+from eagle_lab.models.graphs import CacheGraphs, Tensors, column_bucket
+from eagle_lab.models.recorder import Recorder
 
 if TYPE_CHECKING:
     from eagle_lab.models.target import Target

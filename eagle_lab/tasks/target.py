@@ -5,8 +5,8 @@ from __future__ import annotations
 from omegaconf import DictConfig
 
 from eagle_lab.errors import choose
-from eagle_lab.models.graphs import CudaRecorder
 from eagle_lab.models.load import choose_device, load_target, wants_graphs
+from eagle_lab.models.recorder import CudaRecorder
 from eagle_lab.models.target import Target
 
 _SWITCH = {"auto": None, "true": True, "false": False}

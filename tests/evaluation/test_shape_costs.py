@@ -210,7 +210,7 @@ def test_what_cannot_be_assumed_is_named(changes: dict, words: str):
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 def test_a_small_shape_on_cuda():
-    from eagle_lab.models.graphs import CudaRecorder
+    from eagle_lab.models.recorder import CudaRecorder
 
     costs = ShapeCosts(
         "tiny_deep", torch.device("cuda"), torch.bfloat16, [1, 4, 64], new_recorder=CudaRecorder

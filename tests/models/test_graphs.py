@@ -26,12 +26,11 @@ from eagle_lab.decoding.suffix import Suffix
 from eagle_lab.decoding.vanilla import Vanilla
 from eagle_lab.models.graphs import (
     CacheGraphs,
-    CudaRecorder,
-    NotRecorded,
     column_bucket,
     row_bucket,
     slot_bucket,
 )
+from eagle_lab.models.recorder import CudaRecorder, NotRecorded
 from eagle_lab.models.target import Target
 from eagle_lab.models.tiny import tiny_random
 from eagle_lab.models.verify_graphs import VerifyGraphs, no_graphs_reason
