@@ -154,7 +154,7 @@ def test_a_training_shows_its_curve(tmp_path: Path):
 
 
 def run_report(**settings: object) -> None:
-    report.run(OmegaConf.create({"report": {"run": None, "claim": None} | settings}))
+    report.run(OmegaConf.create({"report": {"run": None, "claim": None, "card": None} | settings}))
 
 
 def test_the_task(bench_run: Path, capsys: pytest.CaptureFixture[str]):
