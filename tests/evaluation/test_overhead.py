@@ -125,7 +125,7 @@ def test_drafts_from_recordings_are_the_models(monkeypatch: pytest.MonkeyPatch, 
     """And recording them is in no time that is told."""
     monkeypatch.setattr(overhead, "Clock", WatchedClock)
     target = tiny_target()
-    target.graphs = VerifyGraphs(target, SlowRecorder())
+    monkeypatch.setattr(target, "graphs", VerifyGraphs(target, SlowRecorder()))
     drafter = untrained(target)
     monkeypatch.setattr(drafter, "forward", slowed(drafter.forward))
     sizes = {"depth": 2, "width": 2, "num_nodes": 4}

@@ -309,14 +309,11 @@ def test_peak_memory_is_a_plausible_number():
     assert 50 < bench().run()[0]["peak_memory_mb"] < 100_000
 
 
-def test_memory_that_recordings_keep_is_no_methods_peak():
+def test_memory_that_recordings_keep_is_no_methods_peak(monkeypatch):
     our_bench = bench()
-    our_bench.target.graphs = VerifyGraphs(our_bench.target, CallRecorder())
-    try:
-        rows = our_bench.run()
-    finally:
-        our_bench.target.graphs = None
-    assert {row["peak_memory_mb"] for row in rows} == {None}
+    graphs = VerifyGraphs(our_bench.target, CallRecorder())
+    monkeypatch.setattr(our_bench.target, "graphs", graphs)
+    assert {row["peak_memory_mb"] for row in our_bench.run()} == {None}
 
 
 @pytest.mark.parametrize("timing", [True, False])
