@@ -33,7 +33,7 @@ from eagle_lab.models.target import Target
 from eagle_lab.sampling import Sampling, row_key
 
 Prompt = str | Sequence[Mapping[str, str]]
-TREE_SIZES = {False: (6, 10, 59), True: (4, 4, 8)}
+TREE_SIZES = {False: (6, 10, 59), True: (4, 4, 4)}
 """Depth, width and nodes, by whether the device is a CPU, where a large verify pass costs more than
 it accepts (experiments/cpu_speedup)."""
 
