@@ -14,6 +14,7 @@ import torch
 from safetensors import safe_open
 
 import eagle_lab
+from eagle_lab.decoding.eagle_dynamic import EagleDynamic
 from eagle_lab.drafters import shipped
 from eagle_lab.drafters.checkpoint import load_drafter, save_drafter
 from eagle_lab.drafters.eagle1 import Eagle1, Eagle1Config
@@ -88,9 +89,10 @@ def test_a_shipped_drafter_is_small_half_precision_and_has_its_card(folder: Path
 def test_a_shipped_drafter_drafts_well_for_the_embedded_target(folder: Path) -> None:
     target = eagle_lab.load_target("smollm2_135m", device="cpu")
     assert drafter_folder(None, target) == folder
-    _, matches = load_drafter(folder, target)
+    drafter, matches = load_drafter(folder, target)
     assert matches
     assert target.fingerprint == EMBEDDED
-    answers = eagle_lab.generate(target, None, QUESTIONS, max_new_tokens=64)
+    tree = EagleDynamic(target, drafter, depth=6, width=10, num_nodes=59)
+    answers = eagle_lab.generate(target, None, QUESTIONS, max_new_tokens=64, proposer=tree)
     lengths = [length for one in answers for length in one.generation.emitted_lengths]
     assert sum(lengths) / len(lengths) >= LEAST_TAU
