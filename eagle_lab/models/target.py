@@ -14,8 +14,6 @@ vocabulary.
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -31,6 +29,7 @@ from eagle_lab.models.fast_decoder import use_fast_decoder
 from eagle_lab.models.fast_layers import plain_layers, use_fast_layers
 from eagle_lab.models.fast_ops import linear, suits
 from eagle_lab.models.feature_layers import check_feature_layers
+from eagle_lab.models.fingerprint import fingerprint_of
 from eagle_lab.models.verify_graphs import VerifyGraphs
 from eagle_lab.tree.draft_tree import DraftTree
 
@@ -285,22 +284,8 @@ class Target:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hash of the architecture and of a sample of every weight, 16 hex digits.
-
-        Samples are compared in bfloat16, so the precision a model is loaded in does not matter.
-        """
-        digest = hashlib.sha256()
-        shape_keys = (
-            "model_type hidden_size num_hidden_layers num_attention_heads num_key_value_heads "
-            "intermediate_size vocab_size rope_parameters sliding_window"
-        ).split()
-        described = {key: getattr(self.config, key, None) for key in shape_keys}
-        digest.update(json.dumps(described, sort_keys=True, default=str).encode())
-        for name, weight in sorted(self.model.named_parameters()):
-            flat = weight.detach().flatten()
-            sample = flat[:: max(1, flat.numel() // 256)].to("cpu", torch.bfloat16)
-            digest.update(name.encode() + sample.view(torch.int16).numpy().tobytes())
-        return digest.hexdigest()[:16]
+        """Which weights these are, see `fingerprint_of`."""
+        return fingerprint_of(self.model, self.config)
 
 
 def _eos_ids(model: Any) -> frozenset[int]:
