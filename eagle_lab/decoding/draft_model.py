@@ -142,6 +142,7 @@ class DraftModelProposer:
     Attributes:
         max_nodes: most tokens drafted.
         context_length: most tokens that the draft model reads.
+        draws_children: whether tokens are drawn at T > 0: no replay there.
 
     Args:
         method: name of the method, for errors.
@@ -175,7 +176,7 @@ class DraftModelProposer:
         self.shared = shared
         self.max_nodes = num_draft_tokens
         self.context_length = model.context_length
-        self.sample = sample
+        self.draws_children = sample
         self.stop_confidence = check_stop_confidence(method, stop_confidence)
         self.length = DraftLength(method, num_draft_tokens, adaptive=adaptive)
 
@@ -199,7 +200,7 @@ class DraftModelProposer:
 
     def draws(self, context: Context) -> Draws | None:
         """How tokens are drawn; None where the best ones are taken."""
-        return Draws.of(context, self.max_nodes) if self.sample else None
+        return Draws.of(context, self.max_nodes) if self.draws_children else None
 
     def draft(self, context: Context, rows: list[list[int]], draft_ids: Tensor) -> Chain:
         """Draft behind `rows`, among the draft model's tokens `draft_ids` [D]."""

@@ -72,6 +72,8 @@ def _levels(shape: StaticShape, device: torch.device) -> list[_Level]:
 class EagleStatic(EagleProposer):
     """Fills `shape`; `paths` as nested lists of sibling ranks, EAGLE-1's 25 nodes by default."""
 
+    draws_children = True  # at T > 0: no replay there
+
     def __init__(
         self, target: Target, drafter: Eagle1, *, paths: Sequence[Sequence[int]] | None = None
     ):

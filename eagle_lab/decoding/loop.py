@@ -7,6 +7,7 @@ the target and the sampling law alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import torch
 
@@ -16,15 +17,43 @@ from eagle_lab.decoding.outcome import Outcome
 from eagle_lab.decoding.proposer import Context, Proposer
 from eagle_lab.decoding.record import CycleTime, Record
 from eagle_lab.errors import UserError
-from eagle_lab.models.target import Target
+from eagle_lab.models.target import Scores
 from eagle_lab.sampling import Coins, Sampling, row_key
 from eagle_lab.tree.draft_tree import DraftTree
 from eagle_lab.verify import verify
 
 
+class Scorer(Protocol):
+    """What judges drafts: a `Target`, or what stands in for one (`evaluation.replay`).
+
+    Attributes:
+        name: for messages.
+        device: where its logits are.
+        context_length: most tokens of a text, draft trees included.
+        eos_ids: ids that end an answer.
+    """
+
+    name: str
+    device: torch.device
+    context_length: int
+    eos_ids: frozenset[int]
+
+    def new_cache(self, num_rows: int) -> Any:
+        """An empty `TreeCache`, of the kind that this scorer reads."""
+        ...
+
+    def prefill(self, prompts: Sequence[Sequence[int]], cache: Any) -> Scores:
+        """Read the prompts; see `Target.prefill`."""
+        ...
+
+    def score(self, tree: DraftTree, cache: Any) -> Scores:
+        """Logits and features at every node; see `Target.score`."""
+        ...
+
+
 @torch.no_grad()
 def decode(
-    target: Target,
+    target: Scorer,
     proposer: Proposer,
     prompts: Sequence[Sequence[int]],
     *,
@@ -75,7 +104,7 @@ def decode(
     return record.finish(*_times(laps))
 
 
-def _begin(target: Target, proposer: Proposer, context: Context, record: Record) -> None:
+def _begin(target: Scorer, proposer: Proposer, context: Context, record: Record) -> None:
     """Read the prompts and add the first token: the target's own, on an empty tree."""
     scores = target.prefill(context.tokens, context.cache)
     tree = DraftTree.root_only(context.roots)
@@ -93,7 +122,7 @@ def _begin(target: Target, proposer: Proposer, context: Context, record: Record)
 
 
 def _cycle(
-    target: Target, proposer: Proposer, context: Context, record: Record, laps: Laps
+    target: Scorer, proposer: Proposer, context: Context, record: Record, laps: Laps
 ) -> None:
     """Propose, score, verify, keep, observe: a draft and a target pass for the rows under way."""
     tree = proposer.propose(context)
@@ -128,7 +157,7 @@ def _times(laps: Laps) -> tuple[float, list[CycleTime]]:
 
 
 def check_fits(
-    target: Target, max_nodes: int, prompts: Sequence[Sequence[int]], max_new_tokens: int
+    target: Scorer, max_nodes: int, prompts: Sequence[Sequence[int]], max_new_tokens: int
 ) -> None:
     """Raise `UserError` unless every prompt, its answer and a last tree fit the context."""
     if max_new_tokens < 1:

@@ -62,7 +62,7 @@ class Universal(DraftModelProposer):
 
     def propose(self, context: Context) -> DraftTree:
         """A chain: drawn among shared tokens, or translated from what the draft model writes."""
-        if self.sample and not context.sampling.greedy:
+        if self.draws_children and not context.sampling.greedy:
             return super().propose(context)
         rows = self.rows(context)
         chain = self.draft(context, rows, self._all_ids)

@@ -104,10 +104,11 @@ class Method:
         sizes = [str(size) for size in self.key[1:] if size is not None]
         return f"{self.name} {'/'.join(sizes)}".strip()
 
-    @property
-    def replayable(self) -> bool:
-        """Whether all it learns from the target lies along the text that the target emits."""
-        return self.decoder is None and not getattr(self.proposer, "reads_all_scores", False)
+    def replayable(self, sampling: Sampling) -> bool:
+        """Whether all it asks of the target lies along the text that plain decoding emits."""
+        draws = not sampling.greedy and getattr(self.proposer, "draws_children", False)
+        reads_more = getattr(self.proposer, "reads_all_scores", False)
+        return self.decoder is None and not draws and not reads_more
 
     @property
     def lossy(self) -> bool:

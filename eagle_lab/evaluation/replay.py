@@ -1,10 +1,11 @@
 """Acceptance without the target: known answers are drafted for again.
 
-At temperature 0 every lossless method emits plain decoding's text, so what a draft is worth can be
-told from that text and the target's features along it, both recorded once. A pass over a tree then
-costs two look-ups: the node at depth d of a row that has come to position p stands at p + d,
-where the answer goes on with a known token behind a known feature. Nodes off the answer get the
-same, which is wrong and never read: their parents are rejected.
+A method whose children are chosen emits plain decoding's text at the same coins, at temperature 0
+and above (`verify.py`), so what its draft is worth can be told from that text and the target's
+features along it, both recorded once. A pass over a tree then costs two look-ups: the node at
+depth d of a row that has come to position p stands at p + d, where the answer goes on with a known
+token behind a known feature. Nodes off the answer get the same, which is wrong and never read:
+their parents are rejected. Children drawn at T > 0 would need the target's whole law.
 
 What stays is the drafter's own work, a tenth of the whole and less: sizes of a tree can be swept
 on whole question files. Accepted lengths are those of a real run up to ties of the arithmetic.
@@ -48,7 +49,7 @@ class Replay:
 
     Args:
         target: the model that answered.
-        answers: its greedy answers, with features.
+        answers: its answers by plain decoding, with features.
     """
 
     def __init__(self, target: Target, answers: Sequence[Generation]):
@@ -72,7 +73,13 @@ class Replay:
         return Scores(logits, self._features[:, : cache.max_length])
 
     def score(self, tree: DraftTree, cache: RowsCache) -> Scores:
-        """Logits [B, N, V], 1 at the answer's next token and 0 elsewhere, and features."""
+        """Logits [B, N, V] of a law that is sure of the answer's next token, and features.
+
+        Raises:
+            ValueError: the tree's children were drawn.
+        """
+        if tree.draft_probs is not None:
+            raise ValueError("drawn children cannot be replayed: they need the target's law")
         return Scores(*self._at(cache, cache.lengths[:, None] + tree.depths))
 
     def _at(self, cache: RowsCache, positions: Tensor) -> tuple[Tensor, Tensor]:
@@ -80,5 +87,6 @@ class Replay:
         positions = positions.clamp(max=self._features.shape[1] - 1)
         rows = cache.rows[:, None]
         following = self._tokens[rows, positions + 1]
-        logits = self._features.new_zeros(*following.shape, self._vocab_size)
-        return logits.scatter_(-1, following[..., None], 1), self._features[rows, positions]
+        impossible = -torch.inf
+        logits = self._features.new_full((*following.shape, self._vocab_size), impossible)
+        return logits.scatter_(-1, following[..., None], 0), self._features[rows, positions]

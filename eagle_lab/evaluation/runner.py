@@ -9,13 +9,13 @@ no files.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, cast
+from typing import Any
 
 from rich.console import Console
 
 from eagle_lab.data.chat import ChatTemplate, check_fits
 from eagle_lab.data.prompts import Question
-from eagle_lab.decoding.loop import Generation, decode
+from eagle_lab.decoding.loop import Generation, Scorer, decode
 from eagle_lab.decoding.vanilla import Vanilla
 from eagle_lab.errors import UserError
 from eagle_lab.evaluation.memory import PeakMemory
@@ -145,7 +145,7 @@ class Bench:
             for question in batch.questions
         ]
         asked = (method, prompts, keys, self.settings.max_new_tokens)
-        target = self._target_of(method, batch, prompts)
+        target = self._scorer_of(method, batch, prompts, keys)
         num_recordings = CacheGraphs.num_recordings
         self._memory.start()
         generations = self._generate(target, *asked)
@@ -165,24 +165,28 @@ class Bench:
         copier = getattr(method.proposer, "copier", None)
         return self.settings.timing and not getattr(copier, "earlier_answers", False)
 
-    def _target_of(self, method: Method, batch: Batch, prompts: list[list[int]]) -> Target:
+    def _scorer_of(
+        self, method: Method, batch: Batch, prompts: list[list[int]], keys: list[int]
+    ) -> Scorer:
         """What judges the method's drafts: the target, or a replay of its answers to the batch."""
-        if not (self.settings.replay and method.replayable):
+        if not (self.settings.replay and method.replayable(self.settings.sampling)):
             return self.target
         if self._recorded is None or self._recorded[0] != batch:
             answers = decode(
                 self.target,
                 Vanilla(),
                 prompts,
+                sampling=self.settings.sampling,
                 max_new_tokens=self.settings.max_new_tokens,
+                row_keys=keys,
                 keep_features=True,
             )
             self._recorded = (batch, Replay(self.target, answers))
-        return cast(Target, self._recorded[1])  # all that `decode` asks of one
+        return self._recorded[1]
 
     def _generate(
         self,
-        target: Target,
+        target: Scorer,
         method: Method,
         prompts: list[list[int]],
         keys: list[int],

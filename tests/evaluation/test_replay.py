@@ -40,15 +40,20 @@ def methods_of(target):
     ]
 
 
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.8, top_p=0.9)])
 @pytest.mark.parametrize("with_end", [False, True])
-def test_a_replayed_bench_counts_what_the_real_one_counts(with_end, monkeypatch):
-    """Ragged batches whose rows end at different times, by length and by an end token."""
+def test_a_replayed_bench_counts_what_the_real_one_counts(with_end, sampling, monkeypatch):
+    """Ragged batches whose rows end at different times, by length and by an end token.
+
+    Above temperature 0 the chains are drawn, and decoded for real in both.
+    """
     target = tiny_target()
     if with_end:
         [first] = decode(target, Vanilla(), [[5, 6, 7]], max_new_tokens=8)
         monkeypatch.setattr(target, "eos_ids", frozenset(first.tokens[3:5]))
-    real = Bench(target, methods_of(target), QUESTIONS, SETTINGS).run()
-    settings = dataclasses.replace(SETTINGS, replay=True)
+    settings = dataclasses.replace(SETTINGS, sampling=sampling)
+    real = Bench(target, methods_of(target), QUESTIONS, settings).run()
+    settings = dataclasses.replace(settings, replay=True)
     replayed = Bench(target, methods_of(target), QUESTIONS, settings).run()
     assert len(real) == len(replayed) > 0
     for one, other in zip(real, replayed, strict=True):
@@ -95,7 +100,15 @@ def test_nothing_is_said_about_equality():
     assert results.noise is None
 
 
-@pytest.mark.parametrize("changes", [{"timing": True}, {"sampling": Sampling(temperature=1.0)}])
-def test_timings_and_sampling_are_refused(changes):
+def test_drawn_children_are_refused():
+    target = tiny_target()
+    prompts = [[5, 6, 7]]
+    answers = decode(target, Vanilla(), prompts, max_new_tokens=6, keep_features=True)
+    drawing = EagleChain(target, untrained(target), num_draft_tokens=2)
+    with pytest.raises(ValueError, match="drawn children"):
+        decode(Replay(target, answers), drawing, prompts, sampling=Sampling(temperature=1.0))
+
+
+def test_timings_are_refused():
     with pytest.raises(UserError, match=r"eval\.replay=true"):
-        BenchSettings(**{"timing": False, "replay": True} | changes)
+        BenchSettings(timing=True, replay=True)
