@@ -1,7 +1,7 @@
 """`+experiment=bench`: methods side by side on the same questions.
 
-Writes generations.jsonl as it goes, then summary.csv, summary_by_category.csv, summary.json and
-divergences.csv, and prints a table. The folder is made once everything asked for has been checked,
+Writes generations.jsonl as it goes, then summary.csv, summary_by_category.csv, summary.json,
+divergences.csv and the report, and prints a table. The folder is made once everything asked for has been checked,
 so a mistake leaves nothing behind.
 """
 
@@ -19,6 +19,7 @@ from eagle_lab.evaluation.metrics import CATEGORY_COLUMNS, COLUMNS
 from eagle_lab.evaluation.plan import BenchSettings
 from eagle_lab.evaluation.results import BenchResults, evaluate
 from eagle_lab.evaluation.runner import Bench
+from eagle_lab.reports import make_report
 from eagle_lab.sampling import Sampling
 from eagle_lab.tasks.bench_table import bench_table
 from eagle_lab.tasks.methods import MethodBuilder, drafter_digests, entries_from
@@ -39,6 +40,7 @@ def run(config: DictConfig) -> None:
     bench = Bench(target, methods, questions, settings, console=console)
     with RunFolder.open(config, task="bench") as folder:
         finish(folder, bench, console)
+    console.print(f"report: {make_report(folder.path)}", soft_wrap=True)
 
 
 def settings_from(config: DictConfig) -> BenchSettings:
@@ -76,7 +78,6 @@ def finish(folder: RunFolder, bench: Bench, console: Console, title: str = "") -
         target_fingerprint=bench.target.fingerprint,
         drafters=drafter_digests(bench.methods, bench.target),
     )
-    console.print(f"results: {folder.path}", soft_wrap=True)
 
 
 def measure(folder: RunFolder, bench: Bench) -> BenchResults:

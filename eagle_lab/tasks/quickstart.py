@@ -1,4 +1,4 @@
-"""`+experiment=quickstart`: the whole road once, small: capture, train, bench, sweep, report.
+"""`+experiment=quickstart`: the whole road once, small: capture, train, bench, sweep.
 
 Every step is the task of its name in a folder below `output_dir`, run with the same settings: an
 interrupted quickstart goes on at the step, and within the step, where it stopped.
@@ -15,7 +15,6 @@ from rich.console import Console
 
 from eagle_lab.drafters.checkpoint import read_config
 from eagle_lab.drafters.shipped import shipped_for
-from eagle_lab.reports import make_report
 from eagle_lab.tasks import bench, capture, sweep, train
 
 STEPS = {
@@ -27,16 +26,13 @@ STEPS = {
 
 
 def run(config: DictConfig) -> None:
-    """Run every step and say where the reports are."""
+    """Run every step; each says where its report is."""
     console = Console()
     root = Path(config.output_dir)
     started = time.perf_counter()
     for number, (name, (task, what)) in enumerate(STEPS.items(), start=1):
         console.rule(f"{number}/{len(STEPS)}  {name}: {what}")
         task(step_config(config, name))
-    console.rule("reports")
-    for name in ("train", "bench", "sweep"):
-        console.print(f"{name}: {make_report(root / name)}", soft_wrap=True)
     minutes = (time.perf_counter() - started) / 60
     console.print(f"quickstart took {minutes:.1f} minutes; everything is in {root}", soft_wrap=True)
 

@@ -17,6 +17,7 @@ from rich.console import Console
 from eagle_lab.errors import UserError, choose
 from eagle_lab.evaluation.method import Method
 from eagle_lab.evaluation.runner import Bench
+from eagle_lab.reports import make_report
 from eagle_lab.reports.collect import write_sweep
 from eagle_lab.tasks.bench import finish, questions_from, settings_from
 from eagle_lab.tasks.methods import Entries, MethodBuilder, entries_from
@@ -37,6 +38,7 @@ def run(config: DictConfig) -> None:
     with RunFolder.open(config, task="sweep") as folder:
         finish(folder, bench, console, title="tree grid")
     write_sweep(folder.path)
+    console.print(f"report: {make_report(folder.path)}", soft_wrap=True)
 
 
 def grid_methods(

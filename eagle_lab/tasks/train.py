@@ -24,6 +24,7 @@ from eagle_lab.drafters.shipped import drafter_folder
 from eagle_lab.errors import UserError, choose
 from eagle_lab.models.load import DTYPES
 from eagle_lab.models.target import Target
+from eagle_lab.reports import make_report
 from eagle_lab.reports.claim_provenance import without_paths
 from eagle_lab.reports.model_card import write_card
 from eagle_lab.tasks import messages
@@ -58,6 +59,7 @@ def run_training(
             trained = train_in(folder, config, target)
         folder.finish(target=target.name, target_fingerprint=target.fingerprint)
         print(f"{trained.name}: {trained}")
+    print(f"report: {make_report(folder.path)}")
 
 
 def train(folder: RunFolder, config: DictConfig, target: Target) -> Path:
