@@ -83,6 +83,7 @@ METHODS = {
     "hf_generate": MethodStyle("#000000", "1", ":"),
     "hf_assisted": MethodStyle("#000000", "2", "--"),
     "hf_prompt_lookup": MethodStyle("#000000", "3", "-."),
+    "llama_cpp": MethodStyle("#000000", "4", "-"),
 }
 _OTHERS = tuple(
     MethodStyle(color, marker, "--")
@@ -103,15 +104,18 @@ def method_style(method: str) -> MethodStyle:
 
 
 def label_styles(labels: Sequence[str], methods: Sequence[str]) -> dict[str, MethodStyle]:
-    """A style per row label; several settings of one method share its hue, ever lighter."""
-    seen: dict[str, int] = {}
+    """A style per row label; several settings of one method share its hue, ever lighter.
+
+    So do methods that share a style, such as a method and its namesake with another drafter.
+    """
+    seen: dict[MethodStyle, int] = {}
     styles: dict[str, MethodStyle] = {}
     for label, method in zip(labels, methods, strict=True):
         if label in styles:
             continue
-        rank = seen.get(method, 0)
-        seen[method] = rank + 1
         base = method_style(method)
+        rank = seen.get(base, 0)
+        seen[base] = rank + 1
         styles[label] = MethodStyle(lighten(base.color, rank), base.marker, base.linestyle)
     return styles
 

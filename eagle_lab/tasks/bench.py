@@ -1,8 +1,8 @@
 """`+experiment=bench`: methods side by side on the same questions.
 
 Writes generations.jsonl as it goes, then summary.csv, summary_by_category.csv, summary.json,
-divergences.csv and the report, and prints a table. The folder is made once everything asked for has been checked,
-so a mistake leaves nothing behind.
+divergences.csv and the report, and prints a table. The folder is made once everything asked for
+has been checked, so a mistake leaves nothing behind.
 """
 
 from __future__ import annotations

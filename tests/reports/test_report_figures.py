@@ -197,6 +197,8 @@ def test_a_method_has_one_colour_everywhere():
     styles = label_styles(["a, T = 0", "a, T = 1"], ["vanilla", "vanilla"])
     assert styles["a, T = 0"].color == METHODS["vanilla"].color
     assert styles["a, T = 1"].color != METHODS["vanilla"].color
+    namesakes = label_styles(["fresh", "shipped"], ["eagle_chain", "eagle_chain_shipped"])
+    assert namesakes["fresh"].color != namesakes["shipped"].color
     looks = [(style.color, style.marker) for style in METHODS.values()]
     assert len(set(looks)) == len(looks)
 
