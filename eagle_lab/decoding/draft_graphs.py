@@ -16,9 +16,10 @@ from torch import Tensor
 
 from eagle_lab.drafters.eagle1 import Eagle1
 from eagle_lab.drafters.fast_eagle1 import CacheAttend
-from eagle_lab.models.cache import TreeCache, TreePass
+from eagle_lab.models.cache import TreeCache
 from eagle_lab.models.graphs import CacheGraphs, Tensors
 from eagle_lab.models.recorder import Recorder
+from eagle_lab.models.tree_pass import TreePass
 from eagle_lab.tree.draft_tree import DraftTree
 
 Draft = Callable[[TreeCache, Tensor, Tensor], DraftTree]

@@ -24,8 +24,9 @@ from eagle_lab.decoding.proposer import Context
 from eagle_lab.drafters.eagle1 import Eagle1
 from eagle_lab.drafters.fast_eagle1 import CacheAttend, use_fast_drafter
 from eagle_lab.errors import Infeasible
-from eagle_lab.models.cache import TreeCache, TreePass
+from eagle_lab.models.cache import TreeCache
 from eagle_lab.models.target import Scores, Target
+from eagle_lab.models.tree_pass import TreePass
 from eagle_lab.verify import Acceptance
 
 

@@ -18,11 +18,11 @@ from torch import Tensor, nn
 
 from eagle_lab.drafters import blocks
 from eagle_lab.drafters.eagle1 import Eagle1
-from eagle_lab.models.cache import TreePass
 from eagle_lab.models.fast_layers import FastForward, use_fast_layers
 from eagle_lab.models.fast_ops import fits, kernels, multiply
 from eagle_lab.models.layer_call import LayerCall
 from eagle_lab.models.packed_weights import pack
+from eagle_lab.models.tree_pass import TreePass
 
 
 @dataclass(frozen=True)

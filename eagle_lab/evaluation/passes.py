@@ -21,7 +21,8 @@ from torch import Tensor
 from eagle_lab.decoding.eagle import EagleProposer
 from eagle_lab.decoding.proposer import Context
 from eagle_lab.drafters.eagle1 import Eagle1
-from eagle_lab.models.target import ATTENTION_NAME, Target
+from eagle_lab.models.attention_interface import use_tree_attention
+from eagle_lab.models.target import Target
 from eagle_lab.sampling import Coins, Sampling
 from eagle_lab.tree.draft_tree import DraftTree
 
@@ -94,7 +95,7 @@ def _as_shipped(target: Target) -> Iterator[None]:
         with target.plain_layers():
             yield
     finally:
-        network.set_attn_implementation(ATTENTION_NAME)
+        use_tree_attention(network)
 
 
 class DraftPasses:

@@ -15,10 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from eagle_lab.models.cache import TreeCache, TreePass
+from eagle_lab.models.cache import TreeCache
 from eagle_lab.models.fast_layers import FastForward, FastNorm
 from eagle_lab.models.fast_ops import fits, kernels
 from eagle_lab.models.layer_call import LayerCall
+from eagle_lab.models.tree_pass import TreePass
 
 _PARTS = {
     "": {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"},

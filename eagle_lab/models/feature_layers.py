@@ -1,9 +1,12 @@
-"""Which layers EAGLE-3 fuses: ids of `hidden_states`, checked, and the rule for choosing them."""
+"""Which layers EAGLE-3 fuses: ids of `hidden_states`, checked, chosen by rule, and captured."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+
+from torch import Tensor, nn
 
 from eagle_lab.errors import UserError
 
@@ -34,3 +37,19 @@ def default_feature_layers(num_layers: int) -> tuple[int, ...]:
     layers = check_feature_layers((2, num_layers // 2, num_layers - 3), num_layers)
     assert layers is not None
     return layers
+
+
+@contextlib.contextmanager
+def captured_inputs(layers: nn.ModuleList, ids: Sequence[int]) -> Iterator[list[Tensor]]:
+    """The states that enter `layers[i]` for each of `ids`, collected while the model runs."""
+    captured: list[Tensor] = []
+
+    def capture(_module: nn.Module, args: tuple, kwargs: dict) -> None:
+        captured.append(args[0] if args else kwargs["hidden_states"])
+
+    handles = [layers[i].register_forward_pre_hook(capture, with_kwargs=True) for i in ids]
+    try:
+        yield captured
+    finally:
+        for handle in handles:
+            handle.remove()

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eagle_lab.models.cache import TreePass
 from eagle_lab.models.fast_ops import applies, kernels, match_threads, scratch
 from eagle_lab.models.packed_weights import all_packed, is_packed
+from eagle_lab.models.tree_pass import TreePass
 
 
 class LayerCall:

@@ -1,9 +1,8 @@
 """The target: any Hugging Face causal language model, scoring trees and handing out features.
 
-The model's own code runs unchanged except for attention: its layers call the attention function
-registered here, which writes keys and values into a `TreeCache` and attends under the mask of the
-current `TreePass`. So one implementation serves every architecture that uses the attention
-interface of transformers, sliding windows and soft-capped scores included.
+The model's own code runs unchanged except for attention: its layers write keys and values into a
+`TreeCache` and attend under the mask of the current `TreePass` (`attention_interface`). So one
+implementation serves every architecture that uses the attention interface of transformers.
 
 A feature is the state after the final norm, the one that enters the LM head (EAGLE-1), or, with
 `feature_layers`, the concatenation of `hidden_states[i]`, the un-normed inputs of those layers
@@ -21,46 +20,20 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface
 
 from eagle_lab.errors import UserError, choose
-from eagle_lab.models.cache import TreeCache, TreePass
+from eagle_lab.models.attention_interface import use_tree_attention
+from eagle_lab.models.cache import TreeCache
 from eagle_lab.models.fast_decoder import use_fast_decoder
 from eagle_lab.models.fast_layers import plain_layers, use_fast_layers
 from eagle_lab.models.fast_ops import linear, suits
-from eagle_lab.models.feature_layers import check_feature_layers
+from eagle_lab.models.feature_layers import captured_inputs, check_feature_layers
 from eagle_lab.models.fingerprint import fingerprint_of
+from eagle_lab.models.tree_pass import TreePass
 from eagle_lab.models.verify_graphs import VerifyGraphs
 from eagle_lab.tree.draft_tree import DraftTree
 
-ATTENTION_NAME = "eagle_lab_tree"
 ATTENTIONS = ("auto", "sdpa", "split")
-
-
-def _tree_attention(
-    module: Any,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    *,
-    scaling: float,
-    tree_pass: TreePass | None = None,
-    sliding_window: int | None = None,
-    softcap: float | None = None,
-    **kwargs: Any,
-) -> tuple[Tensor, None]:
-    """Attention function in the form transformers expects; returns [B, N, heads, d]."""
-    if tree_pass is None or kwargs.get("s_aux") is not None:
-        raise UserError(
-            f"{type(module).__name__} cannot be a target: its attention "
-            + ("uses sinks" if tree_pass else "does not receive keyword arguments of the model")
-        )
-    output = tree_pass.attend(module.layer_idx, query, key, value, scaling, sliding_window, softcap)
-    return output.transpose(1, 2), None
-
-
-AttentionInterface.register(ATTENTION_NAME, _tree_attention)
 
 
 @dataclass
@@ -133,12 +106,7 @@ class Target:
         self.feature_layers = check_feature_layers(feature_layers, self.num_layers)
         self.graphs: VerifyGraphs | None = None
         self._decoder = model.get_decoder()
-        try:
-            model.set_attn_implementation(ATTENTION_NAME)
-        except ValueError as error:
-            raise UserError(
-                f"{type(model).__name__} does not use the attention interface of transformers"
-            ) from error
+        use_tree_attention(model)
         suited = suits(self.device, self.dtype)
         if fast_layers and not suited:
             raise UserError(
@@ -236,7 +204,7 @@ class Target:
 
     def _forward(self, tokens: Tensor, tree_pass: TreePass) -> tuple[Tensor, Tensor]:
         """Post-norm states [B, N, H] and features [B, N, F]."""
-        with self._captured_layers() as captured:
+        with captured_inputs(self._decoder.layers, self.feature_layers or ()) as captured:
             hidden = self._decoder(
                 input_ids=tokens,
                 position_ids=tree_pass.positions,
@@ -245,24 +213,6 @@ class Target:
             ).last_hidden_state
         features = torch.cat(captured, dim=-1) if self.feature_layers else hidden
         return hidden, features
-
-    @contextlib.contextmanager
-    def _captured_layers(self) -> Iterator[list[Tensor]]:
-        """Collect the inputs of `feature_layers` while the model runs."""
-        captured: list[Tensor] = []
-
-        def capture(_module: nn.Module, args: tuple, kwargs: dict) -> None:
-            captured.append(args[0] if args else kwargs["hidden_states"])
-
-        handles = [
-            self._decoder.layers[layer].register_forward_pre_hook(capture, with_kwargs=True)
-            for layer in self.feature_layers or ()
-        ]
-        try:
-            yield captured
-        finally:
-            for handle in handles:
-                handle.remove()
 
     @torch.no_grad()
     def _check_head(self) -> None:

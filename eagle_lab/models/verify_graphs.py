@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from eagle_lab.models.cache import TreeCache, TreePass
+from eagle_lab.models.cache import TreeCache
 from eagle_lab.models.graphs import CacheGraphs, Tensors, column_bucket
 from eagle_lab.models.recorder import Recorder
+from eagle_lab.models.tree_pass import TreePass
 
 if TYPE_CHECKING:
     from eagle_lab.models.target import Target

@@ -17,11 +17,12 @@ from eagle_lab.drafters.blocks import causal_attend
 from eagle_lab.drafters.checkpoint import save_drafter
 from eagle_lab.drafters.eagle1 import Eagle1, Eagle1Config
 from eagle_lab.drafters.fast_eagle1 import CacheAttend, FastEagle1, use_fast_drafter
-from eagle_lab.models.cache import TreeCache, TreePass
+from eagle_lab.models.cache import TreeCache
 from eagle_lab.models.fast_ops import MAX_ROWS
 from eagle_lab.models.packed_weights import is_packed, round_weights
 from eagle_lab.models.target import Scores, Target
 from eagle_lab.models.tiny import tiny_random
+from eagle_lab.models.tree_pass import TreePass
 from eagle_lab.sampling import Coins, Sampling
 from eagle_lab.tasks.methods import MethodBuilder
 from eagle_lab.verify import Acceptance

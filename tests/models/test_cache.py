@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from eagle_lab.models.cache import TreeCache, TreePass
+from eagle_lab.models.cache import TreeCache
+from eagle_lab.models.tree_pass import TreePass
 
 
 def filled(cache: TreeCache, values: torch.Tensor, counts: list[int]) -> None:

@@ -10,12 +10,13 @@ from eagle_lab.decoding.loop import decode
 from eagle_lab.decoding.vanilla import Vanilla
 from eagle_lab.drafters.eagle1 import Eagle1, Eagle1Config
 from eagle_lab.errors import UserError
-from eagle_lab.models import cache as cache_module
+from eagle_lab.models import tree_pass as tree_pass_module
 from eagle_lab.models.attention import attention
-from eagle_lab.models.cache import TreeCache, TreePass
+from eagle_lab.models.cache import TreeCache
 from eagle_lab.models.split_attention import masked_part, merge, prefix_part, split_attention
 from eagle_lab.models.target import Target
 from eagle_lab.models.tiny import ARCHITECTURES, SLIDING_WINDOW, tiny_random
+from eagle_lab.models.tree_pass import TreePass
 from eagle_lab.tree.draft_tree import DraftTree
 
 PROMPTS = [[40, 41, 42], [7], list(range(100, 140)), [20, 21, 20, 21, 20]]
@@ -97,7 +98,7 @@ def counting_parts(monkeypatch):
         seen.append(lengths.tolist())
         return prefix_part(query, key, value, lengths, scaling, softcap)
 
-    monkeypatch.setattr(cache_module, "prefix_part", counted)
+    monkeypatch.setattr(tree_pass_module, "prefix_part", counted)
     return seen
 
 
