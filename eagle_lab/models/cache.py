@@ -4,8 +4,8 @@
                committed   | tree under way  |
 
 A pass (`tree_pass`) writes its columns behind the committed prefix of each row and attends to the
-prefix and to the tree slots it may see. `keep` moves the slots of the accepted path right behind the
-prefix and counts them as committed; everything else behind is overwritten by the next pass.
+prefix and to the tree slots it may see. `keep` moves the slots of the accepted path right behind
+the prefix and counts them as committed; everything else behind is overwritten by the next pass.
 
 Shapes: L layers, B rows, C capacity, kv heads, d head width, N columns of a pass, S attended slots.
 """
