@@ -59,7 +59,13 @@ class NgramPool:
 
 
 class Lookahead:
-    """Window, pool and verification in one target pass; every row has its own pool."""
+    """Window, pool and verification in one target pass; every row has its own pool.
+
+    Attributes:
+        max_nodes: columns of window and guesses beside the root.
+        sizes: of what is verified, as a bench shows it: depth N - 1, nodes G (N - 1), and as width
+            the window's W, of which nothing is a candidate.
+    """
 
     reads_all_scores = True  # those of the window's nodes, too: no replay
 
@@ -86,7 +92,9 @@ class Lookahead:
         self.num_guesses, self.prompt_ngrams = num_guesses, prompt_ngrams
         num_levels = ngram_size - 1
         self.num_window = num_levels * window_size  # columns, the root among them
-        self.max_nodes = self.num_window - 1 + num_guesses * num_levels
+        num_candidates = num_guesses * num_levels
+        self.max_nodes = self.num_window - 1 + num_candidates
+        self.sizes = {"depth": num_levels, "width": window_size, "num_nodes": num_candidates}
 
     def begin(self, context: Context, features: Tensor) -> None:
         """Lay the first window: the beginning of the row's text, over and over, diagonal by

@@ -21,9 +21,11 @@ class Decoder(Protocol):
 
     Attributes:
         max_batch_size: most prompts it decodes side by side; None for any number.
+        max_nodes: most tokens drafted per pass.
     """
 
     max_batch_size: int | None
+    max_nodes: int
 
     def generate(
         self,
@@ -47,7 +49,8 @@ class Method:
         decoder: what decodes in its own way: a peer; None for the methods of our loop.
         drafter: name of the drafter's folder, if there is one.
         drafter_matches_target: whether the drafter was trained for this target.
-        depth, width, num_nodes: size of the draft tree, None where they do not apply.
+        depth, width, num_nodes: size of the draft tree, None where they do not apply; the nodes are
+            the candidates that a pass verifies.
         context_length: most tokens of a text that what drafts or decodes can read; None where only
             the target's own context counts.
         infeasible: why the setting cannot be, None if it can.
@@ -74,7 +77,7 @@ class Method:
 
     def at_length(self, num_tokens: int) -> Method:
         """This method, infeasible if what drafts or decodes cannot read texts of `num_tokens`."""
-        needed = num_tokens + (self.num_nodes or 0)
+        needed = num_tokens + self.max_nodes
         if self.context_length is None or needed <= self.context_length:
             return self
         reason = (
@@ -82,6 +85,12 @@ class Method:
             f"answer and a draft may have {needed}"
         )
         return replace(self, proposer=None, decoder=None, infeasible=reason)
+
+    @property
+    def max_nodes(self) -> int:
+        """Most slots that a draft takes beside the root's, those of no candidates included."""
+        built = self.proposer or self.decoder
+        return 0 if built is None else built.max_nodes
 
     def forget(self) -> None:
         """Make the proposer forget earlier batches, if it remembers any (`earlier_answers`)."""

@@ -67,9 +67,7 @@ class Bench:
             )
         self.template = ChatTemplate(target.tokenizer)
         self.batches = plan_batches(questions, settings)
-        self.num_columns = 1 + max(
-            method.num_nodes or 0 for method in at_size if method.infeasible is None
-        )
+        self.num_columns = 1 + max(method.max_nodes for method in at_size)
         longest = check_prompts(
             questions,
             settings,

@@ -57,11 +57,11 @@ def _bench_sections(run: Run) -> list[Section]:
     ]
     time = [plots.time_split(rows), curves.throughput_by_batch(run.summary)]
     methods = method_tables.method_table(headline_rows(run.summary))
-    acceptance = method_tables.acceptance_table(by_depth)
+    acceptance = [] if by_depth.empty else [method_tables.acceptance_table(by_depth)]
     costs = method_tables.cost_table(rows, tokens_per_cycle(generations, per_cycle))
     return [
         Section("Methods", drawn(overview), [methods]),
-        Section("Acceptance", drawn(detail), [acceptance], folded=True),
+        Section("Acceptance", drawn(detail), acceptance, folded=True),
         Section("Time", drawn(time), [costs]),
         _category_section(run),
         Section("Exactness", [], [method_tables.divergence_table(run.divergences, noise_of(run))]),

@@ -177,6 +177,8 @@ def _asked(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _sizes(proposer: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Depth, width and node count of a proposer's trees, None where they do not apply."""
+    if hasattr(proposer, "sizes"):
+        return dict(proposer.sizes)
     shape = getattr(proposer, "shape", None)
     depth = settings.get("depth") or settings.get("num_draft_tokens") or (shape and shape.depth)
     return {

@@ -66,8 +66,8 @@ def test_every_peer_of_the_configuration_is_held_to_the_contract():
     targets = {
         name: compose([f"method=[{name}]"]).method[name]._target_ for name in options("method")
     }
-    peers = {name for name, path in targets.items() if path.startswith("eagle_lab.interop.")}
-    assert peers - {"llama_cpp"} == set(PEERS)
+    peers = {path for path in targets.values() if path.startswith("eagle_lab.interop.")}
+    assert peers - {targets["llama_cpp"]} == {targets[name] for name in PEERS}
 
 
 @pytest.mark.parametrize("name", PEERS)

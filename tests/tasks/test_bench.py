@@ -151,6 +151,7 @@ def test_a_tree_with_too_small_a_pool_is_a_row(tmp_path: Path, drafter: Path) ->
         "",
     )
     assert "2 candidates" in dynamic["reason"]
+    assert (tmp_path / "run" / "report.html").is_file()
 
 
 def test_peers_run_beside_our_methods(tmp_path: Path) -> None:
