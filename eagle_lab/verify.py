@@ -10,15 +10,16 @@ accepted path and the next token come out. Three cases:
   p(x) and what is left is the target's law without the rejected children, the recursive rule for
   point masses. At the same coins the text is the one that plain decoding would have drawn.
 - sampling with drawn children (`draft_probs`): accept with min(1, p(x) / q(x)), else go on with
-  norm(max(0, p - q)) and the next sibling, whose law is q without the earlier ones
-  (Leviathan et al. 2211.17192, algorithm 1; several siblings as in SpecInfer 2305.09781).
+  norm(max(0, p - q)) and the next sibling, whose law is q without the earlier ones, renormalised
+  (Leviathan et al. 2211.17192, algorithm 1; siblings drawn without replacement: recursive rejection
+  sampling, Jeon et al. 2402.14160).
 
 Shapes: B rows, N columns, V vocabulary, A path length (max_depth + 1).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -56,12 +57,6 @@ class Acceptance:
     def own_token(self) -> Tensor:
         """[B] the target's own token behind the path, the next tree's root."""
         return self.tokens.gather(1, self.num_accepted[:, None])[:, 0]
-
-    def token_lists(self) -> list[list[int]]:
-        """The tokens of each row, the target's own last."""
-        counts = self.num_accepted.tolist()
-        rows = self.tokens.tolist()
-        return [row[: count + 1] for row, count in zip(rows, counts, strict=True)]
 
     def select(self, rows: Sequence[int]) -> Acceptance:
         """The chosen rows."""
@@ -102,12 +97,9 @@ def verify(
         return _keep_agreeing(tree, _argmax(logits))
     if coins is None:
         raise ValueError("sampling needs coins")
-    if tree.draft_probs is not None:
-        return _reject_drawn(tree, sampling.probs(logits), tree.draft_probs, coins)
-    return _follow_target(
-        tree,
-        lambda node, depth: draw(sampling.probs(_at(logits, node)), coins.target[:, depth]),
-    )
+    if tree.draft_probs is None:
+        return _follow_target(tree, logits, sampling, coins)
+    return _reject_drawn(tree, sampling.probs(logits), tree.draft_probs, coins)
 
 
 def _argmax(logits: Tensor) -> Tensor:
@@ -133,19 +125,17 @@ def _keep_agreeing(tree: DraftTree, target_tokens: Tensor) -> Acceptance:
     return Acceptance.along(tree, path, num_accepted, own_token[:, 0])
 
 
-def _at(values: Tensor, node: Tensor) -> Tensor:
-    """Rows [B, V] of `values` [B, N, V] at column `node` [B]."""
-    return values[torch.arange(len(node), device=node.device), node]
-
-
-def _follow_target(tree: DraftTree, target_token: Callable[[Tensor, int], Tensor]) -> Acceptance:
-    """Follow the child that equals the target's own token until there is none."""
-    node = torch.zeros_like(tree.tokens[:, 0])
+def _follow_target(
+    tree: DraftTree, logits: Tensor, sampling: Sampling, coins: VerifyCoins
+) -> Acceptance:
+    """Draw the target's own token and follow the child that equals it, until there is none."""
+    rows = torch.arange(len(tree.tokens), device=tree.tokens.device)
+    node = torch.zeros_like(rows)
     num_accepted, own_token = torch.zeros_like(node), torch.zeros_like(node)
     walking = torch.ones_like(node, dtype=torch.bool)
     path = [node]
     for depth in range(tree.max_depth + 1):
-        token = target_token(node, depth)
+        token = draw(sampling.probs(logits[rows, node]), coins.target[:, depth])
         own_token = torch.where(walking, token, own_token)
         children = tree.candidates & (tree.parents == node[:, None])
         match = children & (tree.tokens == token[:, None])

@@ -13,7 +13,7 @@ from scipy import stats
 
 from eagle_lab.sampling import Sampling, draw_without_replacement
 from eagle_lab.tree.draft_tree import DraftTree
-from eagle_lab.verify import VerifyCoins, verify
+from eagle_lab.verify import Acceptance, VerifyCoins, verify
 
 LAW = Sampling(temperature=1.0)
 GRID = 10
@@ -36,6 +36,12 @@ def logits_of(*laws, batch=1):
     return torch.stack(laws).log().expand(batch, -1, -1)
 
 
+def token_lists(acceptance: Acceptance) -> list[list[int]]:
+    """The tokens that each row emits, the target's own last."""
+    counts, rows = acceptance.num_accepted.tolist(), acceptance.tokens.tolist()
+    return [row[: count + 1] for row, count in zip(rows, counts, strict=True)]
+
+
 # --- greedy -----------------------------------------------------------------------------------
 
 
@@ -44,14 +50,14 @@ def test_greedy_follows_the_argmax_and_adds_its_own_token():
     tree = tree_of([9, 1, 3, 2], [0, 0, 0, 1])
     logits = torch.nn.functional.one_hot(torch.tensor([[1, 2, 5, 0]]), 10).float()
     result = verify(tree, logits, Sampling())
-    assert result.token_lists() == [[1, 2, 0]]
+    assert token_lists(result) == [[1, 2, 0]]
     assert result.path[0, :3].tolist() == [0, 1, 3]
 
 
 def test_first_draft_token_wrong_rejects_everything_behind_it():
     tree = tree_of([9, 1, 2], [0, 0, 1])
     logits = torch.nn.functional.one_hot(torch.tensor([[4, 2, 2]]), 10).float()
-    assert verify(tree, logits, Sampling()).token_lists() == [[4]]
+    assert token_lists(verify(tree, logits, Sampling())) == [[4]]
 
 
 def test_a_node_that_is_no_candidate_is_passed_over_for_an_equal_sibling_that_is_one():
@@ -60,7 +66,7 @@ def test_a_node_that_is_no_candidate_is_passed_over_for_an_equal_sibling_that_is
     tree = tree_of([9, 1, 1, 2, 3], [0, 0, 0, 1, 2], candidates=candidates)
     logits = torch.nn.functional.one_hot(torch.tensor([[1, 2, 2, 0, 0]]), 10).float()
     result = verify(tree, logits, Sampling())
-    assert result.token_lists() == [[1, 2]]
+    assert token_lists(result) == [[1, 2]]
     assert result.path[0, :2].tolist() == [0, 2]
     assert tree.num_nodes().tolist() == [2]
 
@@ -69,7 +75,7 @@ def test_padding_that_equals_the_argmax_is_never_accepted():
     valid = torch.tensor([[True, False]])
     tree = tree_of([9, 1], [0, 0], valid=valid)
     logits = torch.nn.functional.one_hot(torch.tensor([[1, 1]]), 10).float()
-    assert verify(tree, logits, Sampling()).token_lists() == [[1]]
+    assert token_lists(verify(tree, logits, Sampling())) == [[1]]
 
 
 def test_greedy_uses_the_sharpened_law():
@@ -78,12 +84,12 @@ def test_greedy_uses_the_sharpened_law():
     logits = torch.tensor([[[0.0, 0.99, 1.0], [0.0, 0.0, 1.0]]])
     for coin in (0.0, 0.5):
         coins = VerifyCoins(torch.full((1, 2), coin), torch.full((1, 2), coin))
-        assert verify(tree, logits, Sampling(), coins).token_lists() == [[2]]
+        assert token_lists(verify(tree, logits, Sampling(), coins)) == [[2]]
 
 
 def test_the_first_index_wins_ties():
     tree = tree_of([9, 1], [0, 0])
-    assert verify(tree, torch.ones(1, 2, 3), Sampling()).token_lists() == [[0]]
+    assert token_lists(verify(tree, torch.ones(1, 2, 3), Sampling())) == [[0]]
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -134,7 +140,7 @@ def test_greedy_equals_a_walk_written_with_lists(seed):
         assert result.num_accepted[row] == len(path) - 1
         assert result.path[row, : len(path)].tolist() == path
         assert not result.path[row, len(path) :].any()
-        assert result.token_lists()[row] == [*tokens[row, path[1:]].tolist(), token]
+        assert token_lists(result)[row] == [*tokens[row, path[1:]].tolist(), token]
 
 
 # --- chosen children, enumerated ---------------------------------------------------------------
@@ -151,7 +157,7 @@ def test_chosen_children_emit_the_targets_law_exactly(children):
     target = torch.zeros(batch, len(tokens), dtype=torch.float64)
     target[:, :3] = coins
     result = verify(tree, logits_of(*laws, batch=batch), LAW, VerifyCoins(target, target))
-    outputs = result.token_lists()
+    outputs = token_lists(result)
     first = torch.tensor([row[0] for row in outputs]).bincount(minlength=4) / batch
     torch.testing.assert_close(first, P_ROOT)
     for child in children:
@@ -170,7 +176,7 @@ def test_accepting_chosen_children_with_p_over_q_is_not_lossless():
     q = p.expand(batch, 3, -1)  # the drafter equals the target, its top-2 are offered
     tree = tree_of([9, 0, 1], [0, 0, 0], batch, draft_probs=q)
     result = verify(tree, logits_of(p, p, p, batch=batch), LAW, VerifyCoins(coins, coins))
-    first = torch.tensor([row[0] for row in result.token_lists()]).bincount(minlength=4) / batch
+    first = torch.tensor([row[0] for row in token_lists(result)]).bincount(minlength=4) / batch
     assert float((first - p).abs().max()) > 0.2
 
 
@@ -182,7 +188,7 @@ def test_a_coin_of_zero_rejects_a_token_of_probability_zero():
     tree = tree_of([9, 0], [0, 0], draft_probs=q.expand(1, 2, -1))
     zeros = torch.zeros(1, 2, dtype=torch.float64)
     result = verify(tree, logits_of(p, p), LAW, VerifyCoins(zeros, zeros))
-    assert result.token_lists() == [[1]]
+    assert token_lists(result) == [[1]]
 
 
 def drawn_law(p, q, num_children, draws, coins):
@@ -196,7 +202,7 @@ def drawn_law(p, q, num_children, draws, coins):
         draft_probs=q.expand(batch, num_children + 1, -1),
     )
     logits = p.log().expand(batch, num_children + 1, -1)
-    return torch.tensor([row[0] for row in verify(tree, logits, LAW, coins).token_lists()])
+    return torch.tensor([row[0] for row in token_lists(verify(tree, logits, LAW, coins))])
 
 
 def test_drawn_children_enumerated():
@@ -260,7 +266,7 @@ def test_a_drawn_branch_follows_the_target_at_both_levels():
         draft_probs=torch.stack([q0, q1]).expand(batch, -1, -1),
     )
     coins = VerifyCoins(uniform[2:5].T, uniform[5:8].T)
-    outputs = verify(tree, logits_of(p0, p1, p0, batch=batch), LAW, coins).token_lists()
+    outputs = token_lists(verify(tree, logits_of(p0, p1, p0, batch=batch), LAW, coins))
     assert chi_square(torch.tensor([row[0] for row in outputs]), p0) > 1e-6
     assert chi_square(torch.tensor([row[1] for row in outputs if len(row) > 1]), p1) > 1e-6
 

@@ -5,6 +5,7 @@ import torch
 
 from eagle_lab.decoding.eagle_dynamic import EagleDynamic
 from eagle_lab.decoding.loop import decode
+from eagle_lab.decoding.outcome import Outcome
 from eagle_lab.decoding.prompt_lookup import PromptLookup
 from eagle_lab.decoding.record import Record
 from eagle_lab.drafters.eagle1 import Eagle1, Eagle1Config
@@ -45,7 +46,8 @@ def test_judged_are_children_of_accepted_nodes_that_the_text_reached(
     acceptance, limit, eos, confidences, accepted
 ):
     record = Record([[1, 2]], limit, frozenset(eos), None, False, keep_confidences=True)
-    record.keep_confidences(example(), acceptance, acceptance.token_lists())
+    tree = example()
+    record.keep_confidences(tree, acceptance, Outcome.fetch(tree, acceptance).new_tokens)
     (generation,) = record.generations
     assert generation.draft_confidences == pytest.approx(confidences, abs=1e-4)
     assert generation.draft_accepted == accepted
@@ -79,5 +81,5 @@ def test_confidences_on_the_real_loop():
 
 def test_a_method_without_scores_has_no_confidences():
     target = Target(*tiny_random("llama"))
-    rows = decode(target, PromptLookup(target), PROMPTS, keep_confidences=True, max_new_tokens=9)
+    rows = decode(target, PromptLookup(), PROMPTS, keep_confidences=True, max_new_tokens=9)
     assert not any(row.draft_confidences for row in rows)
