@@ -176,10 +176,3 @@ def full_attention_rope(config: Any) -> dict[str, Any]:
     parameters.setdefault("rope_theta", float(getattr(config, "rope_theta", 10000.0)))
     parameters.pop("partial_rotary_factor", None)  # the drafter rotates its whole head
     return parameters
-
-
-def causal_attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Plain causal attention over this call's own columns: the reference for tests."""
-    return torch.nn.functional.scaled_dot_product_attention(
-        query, key, value, is_causal=True, enable_gqa=True
-    )

@@ -20,25 +20,6 @@ VerifyCost = Callable[[int], float]
 """Cost of one target pass over that many tokens, v(n), with v(1) = 1."""
 
 
-def acceptance_rate(target_probs: ArrayLike, draft_probs: ArrayLike) -> FloatArray:
-    """Chance that a token drawn from the draft law is accepted (Leviathan, corollary 3.6).
-
-    alpha = sum over the vocabulary of min(p, q), which is 1 - total variation distance.
-
-    Args:
-        target_probs: target law p `[..., V]`, after temperature, top-k and top-p.
-        draft_probs: law q `[..., V]` the token was really drawn from.
-
-    Returns:
-        Rates `[...]`; average them over positions for the alpha of a text.
-    """
-    target = np.asarray(target_probs, dtype=np.float64)
-    draft = np.asarray(draft_probs, dtype=np.float64)
-    if target.shape != draft.shape:
-        raise ValueError(f"laws of different shapes: {target.shape} and {draft.shape}")
-    return np.asarray(np.minimum(target, draft).sum(axis=-1), dtype=np.float64)
-
-
 def expected_tokens_per_cycle(acceptance_rate: float, num_draft_tokens: int) -> float:
     """Expected tokens one cycle emits, the target's own included (Leviathan, equation 1).
 
@@ -74,55 +55,6 @@ def expected_speedup(
     return tokens / (num_draft_tokens * draft_cost + verify)
 
 
-def optimum_draft_length(
-    acceptance_rate: float,
-    draft_cost: float,
-    verify_cost: VerifyCost | None = None,
-    *,
-    longest: int = 32,
-) -> int:
-    """Chain length with the highest expected speedup; 0 says that drafting does not pay.
-
-    The shortest of equally good lengths wins. Lengths above `longest` are not looked at.
-    """
-    lengths = range(longest + 1)
-    speedups = [expected_speedup(acceptance_rate, n, draft_cost, verify_cost) for n in lengths]
-    return int(np.argmax(speedups))
-
-
-def joint_acceptance(correct: ArrayLike) -> FloatArray:
-    """Chance that the first n draft tokens are all right, for n = 1 … depth.
-
-    Args:
-        correct: `[rows, depth]` of 0/1; entry (i, n) says that the n-th token drafted from
-            row i is the target's, judged alone (teacher forcing).
-
-    [[1,1,0],[1,0,1],[0,1,1]] gives [2/3, 1/3, 0].
-    """
-    return np.asarray(np.cumprod(_correctness(correct), axis=1).mean(axis=0), dtype=np.float64)
-
-
-def conditional_acceptance(correct: ArrayLike) -> FloatArray:
-    """EAGLE's n-alpha: chance of the n-th draft token, given that all before it are accepted.
-
-    Element 0 is the paper's 0-alpha. NaN where no row is left to judge by. The running product
-    is `joint_acceptance`; the product of unconditional accuracies is neither.
-
-    [[1,1,0],[1,0,1],[0,1,1]] gives [2/3, 1/2, 0].
-    """
-    joint = joint_acceptance(correct)
-    before = np.concatenate(([1.0], joint[:-1]))
-    return np.divide(joint, before, out=np.full_like(joint, np.nan), where=before > 0)
-
-
-def expected_tau(correct: ArrayLike) -> float:
-    """Tokens per cycle a chain would emit on these rows: 1 + the sum of joint acceptances.
-
-    [[1,1,0],[1,0,1],[0,1,1]] gives 2.0.
-    """
-    return tau_of_conditional(conditional_acceptance(correct))
-
-
 def tau_of_conditional(conditional: ArrayLike) -> float:
     """Tokens per cycle of a chain with these n-alphas: 1 + the sum of their running products.
 
@@ -156,7 +88,10 @@ def depth_counts(
 def conditional_from_lengths(
     accepted: Sequence[int], judged: Sequence[int], *, depth: int | None = None
 ) -> FloatArray:
-    """n-alpha from the accepted and judged lengths of a run, see `depth_counts`.
+    """EAGLE's n-alpha: chance of the n-th draft token, given that all before it are accepted.
+
+    Element 0 is the paper's 0-alpha. From the accepted and judged lengths of a run, see
+    `depth_counts`.
 
     Args:
         depth: how many n to return; by default the longest accepted length.
@@ -192,15 +127,6 @@ def running_product(rates: ArrayLike) -> FloatArray:
     values = np.asarray(rates, dtype=np.float64)
     ended = np.logical_or.accumulate(values == 0, axis=-1)
     return np.where(ended, 0.0, np.cumprod(values, axis=-1))
-
-
-def _correctness(correct: ArrayLike) -> FloatArray:
-    matrix = np.asarray(correct, dtype=np.float64)
-    if matrix.ndim != 2 or not len(matrix):
-        raise ValueError(f"expected a matrix [rows, depth] with rows, got shape {matrix.shape}")
-    if not np.isin(matrix, (0.0, 1.0)).all():
-        raise ValueError("a correctness matrix holds only 0 and 1")
-    return matrix
 
 
 def _check_chain(acceptance_rate: float, num_draft_tokens: int) -> None:

@@ -7,7 +7,7 @@ With CUDA graphs a whole tree of a drafter is one recording, whose passes follow
 a launch between them: the sum of single passes, each a launch of its own, then says too much.
 
     rows = read_curves("runs/profile/cost_curves.csv")
-    CostModel.from_rows(rows, batch_size=1, context=128).chain_speedups([0.6, 0.5, 0.5])
+    CostModel.from_rows(rows, batch_size=1, context=128).best_chain([0.6, 0.5, 0.5])
 """
 
 from __future__ import annotations
@@ -109,14 +109,20 @@ class CostModel:
         return tau * plain / self.cycle_ms(tau, depth, width, num_nodes)
 
     def chain_speedups(self, conditional: Sequence[float]) -> list[float]:
-        """Expected speedup of chains of 0, 1, … tokens whose n-alphas are `conditional`.
-
-        The best length is the place of the maximum; 0 says that drafting does not pay.
-        """
+        """Expected speedup of chains of 0, 1, … tokens whose n-alphas are `conditional`."""
         return [
             self.speedup(tau_of_conditional(conditional[:length]), length, 1, length)
             for length in range(len(conditional) + 1)
         ]
+
+    def best_chain(self, conditional: Sequence[float]) -> tuple[int, float]:
+        """Length and expected speedup of the best chain that `conditional` allows.
+
+        The shortest of equally good ones; length 0 says that drafting does not pay.
+        """
+        speedups = self.chain_speedups(conditional)
+        length = int(np.argmax(speedups))
+        return length, speedups[length]
 
 
 def read_curves(path: str | Path) -> list[dict[str, str]]:

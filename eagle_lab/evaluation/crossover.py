@@ -11,8 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from eagle_lab.errors import UserError
 from eagle_lab.evaluation.arithmetic import tau_of_conditional
 from eagle_lab.evaluation.cost_model import CostModel
@@ -81,8 +79,7 @@ def crossover(curves: Iterable[Mapping[str, Any]], assumed: Assumed) -> list[Row
 
 def _chain(costs: CostModel, rate: float, longest: int) -> Row:
     longest = min(longest, costs.target.num_tokens[-1] - 1)
-    speedups = costs.chain_speedups([rate] * longest)
-    length = int(np.argmax(speedups))
+    length, speedup = costs.best_chain([rate] * longest)
     return {
         "drafting": CHAIN,
         "acceptance": rate,
@@ -90,7 +87,7 @@ def _chain(costs: CostModel, rate: float, longest: int) -> Row:
         "width": 1,
         "num_nodes": length,
         "tau": tau_of_conditional([rate] * length),
-        "predicted_speedup": speedups[length],
+        "predicted_speedup": speedup,
     }
 
 

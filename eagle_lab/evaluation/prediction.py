@@ -11,8 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from eagle_lab.errors import UserError
 from eagle_lab.evaluation.arithmetic import tau_of_conditional
 from eagle_lab.evaluation.cost_model import CostModel
@@ -140,11 +138,10 @@ def _best_chain(bench: BenchFacts, rows: Sequence[Row], costs_of: Any) -> list[R
         if (entry["method"], entry["depth"]) == (longest["method"], longest["depth"])
     )
     rates = [0.0 if rate is None else rate for rate in conditional]
-    speedups = costs_of(longest["method"]).chain_speedups(rates)
-    length = int(np.argmax(speedups))
+    length, speedup = costs_of(longest["method"]).best_chain(rates)
     if any(row["depth"] == length for row in chains):
         return []
     row: Row = dict.fromkeys(PREDICTION_COLUMNS)
     tau = tau_of_conditional(rates[:length])
     sizes = {"depth": length, "num_nodes": length, "tau_micro": tau}
-    return [row | sizes | {"method": longest["method"], "predicted_speedup": speedups[length]}]
+    return [row | sizes | {"method": longest["method"], "predicted_speedup": speedup}]

@@ -1,4 +1,4 @@
-"""A target reduced to what a drafter needs of it: embedding, head, fingerprint."""
+"""What a drafter is tested with: a target reduced to what it needs, and plain causal attention."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 class FakeTarget:
-    """Random embedding and head of a Llama-like target of hidden size 16 and 12 tokens."""
+    """Fingerprint, random embedding and head of a Llama-like target: 16 hidden units, 12 tokens."""
 
     def __init__(self, *, hidden_size: int = 16, vocab_size: int = 12, **changes: Any) -> None:
         generator = torch.Generator().manual_seed(0)
@@ -44,3 +44,10 @@ class FakeTarget:
     def head(self, hidden: Tensor) -> Tensor:
         hidden = hidden.to(self.head_weight.dtype)
         return self.scale_logits(hidden @ self.head_weight.T + self.head_bias)
+
+
+def causal_attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Attention over this call's own columns, no cache: an `Attend` to compare others with."""
+    return nn.functional.scaled_dot_product_attention(
+        query, key, value, is_causal=True, enable_gqa=True
+    )

@@ -9,11 +9,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from eagle_lab.drafters.blocks import causal_attend
 from eagle_lab.drafters.checkpoint import load_drafter, read_config, save_drafter
 from eagle_lab.drafters.eagle1 import Eagle1, Eagle1Config
 from eagle_lab.errors import UserError
-from tests.drafters.fakes import FakeTarget
+from tests.drafters.fakes import FakeTarget, causal_attend
 
 KEPT = torch.tensor([0, 3, 7, 8])
 

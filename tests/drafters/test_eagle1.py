@@ -10,12 +10,12 @@ from torch import Tensor
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from eagle_lab.drafters.blocks import RMSNorm, Rotary, causal_attend, full_attention_rope
+from eagle_lab.drafters.blocks import RMSNorm, Rotary, full_attention_rope
 from eagle_lab.drafters.eagle1 import Eagle1, Eagle1Config
 from eagle_lab.drafters.vocabulary import most_frequent, to_draft, to_ids, to_offsets
 from eagle_lab.errors import UserError
 from eagle_lab.models import fast_layers
-from tests.drafters.fakes import FakeTarget
+from tests.drafters.fakes import FakeTarget, causal_attend
 
 
 def build(target: FakeTarget, kept: Tensor | None = None, **switches: bool) -> Eagle1:

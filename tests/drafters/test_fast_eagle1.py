@@ -13,7 +13,6 @@ from eagle_lab.decoding.eagle_static import EagleStatic
 from eagle_lab.decoding.loop import decode
 from eagle_lab.decoding.proposer import Context
 from eagle_lab.decoding.vanilla import Vanilla
-from eagle_lab.drafters.blocks import causal_attend
 from eagle_lab.drafters.checkpoint import save_drafter
 from eagle_lab.drafters.eagle1 import Eagle1, Eagle1Config
 from eagle_lab.drafters.fast_eagle1 import CacheAttend, FastEagle1, use_fast_drafter
@@ -26,6 +25,7 @@ from eagle_lab.models.tree_pass import TreePass
 from eagle_lab.sampling import Coins, Sampling
 from eagle_lab.tasks.methods import MethodBuilder
 from eagle_lab.verify import Acceptance
+from tests.drafters.fakes import causal_attend
 
 PROMPTS = [[40, 41, 42], [60, 61, 62, 63] * 4, [7], list(range(100, 140))]
 

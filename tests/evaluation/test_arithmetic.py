@@ -9,8 +9,6 @@ import pytest
 
 from eagle_lab.evaluation import arithmetic
 
-CORRECT = [[1, 1, 0], [1, 0, 1], [0, 1, 1]]
-
 
 def enumerated_tokens(alpha: float, num_draft_tokens: int) -> float:
     """Expected tokens of a cycle by going through every pattern of coins."""
@@ -34,23 +32,6 @@ def test_expected_tokens_equals_enumeration(alpha, num_draft_tokens):
     assert arithmetic.expected_tokens_per_cycle(alpha, num_draft_tokens) == pytest.approx(expected)
 
 
-def test_acceptance_rate_equals_simulated_acceptance():
-    """40,000 draws; a standard error is under 0.0025, so 0.0125 fails by chance < 1 in 10^6."""
-    target, draft = np.array([0.5, 0.3, 0.15, 0.05]), np.array([0.2, 0.2, 0.2, 0.4])
-    generator = np.random.default_rng(0)
-    drawn = generator.choice(4, size=40_000, p=draft)
-    accepted = generator.random(40_000) < target[drawn] / draft[drawn]
-    rate = arithmetic.acceptance_rate(target, draft)
-    assert rate == pytest.approx(0.6)
-    assert accepted.mean() == pytest.approx(float(rate), abs=0.0125)
-
-
-def test_acceptance_rate_is_one_minus_total_variation():
-    laws = np.random.default_rng(1).dirichlet(np.ones(7), size=(2, 5))
-    distance = np.abs(laws[0] - laws[1]).sum(axis=-1) / 2
-    np.testing.assert_allclose(arithmetic.acceptance_rate(laws[0], laws[1]), 1 - distance)
-
-
 def test_speedup_textbook_and_with_the_price_of_the_pass():
     tokens = 2.7731
     assert arithmetic.expected_speedup(0.7, 4, 0.1) == pytest.approx(tokens / 1.4, abs=1e-4)
@@ -59,53 +40,38 @@ def test_speedup_textbook_and_with_the_price_of_the_pass():
     assert arithmetic.expected_speedup(0.7, 0, 0.1, lambda n: 1.0) == 1.0
 
 
-def test_optimum_draft_length_equals_search_over_enumerated_tokens():
-    def verify_cost(num_tokens: int) -> float:
-        return 1 + 0.08 * (num_tokens - 1)
-
-    by_hand = [enumerated_tokens(0.8, n) / (n * 0.05 + verify_cost(n + 1)) for n in range(11)]
-    best = arithmetic.optimum_draft_length(0.8, 0.05, verify_cost, longest=10)
-    assert best == int(np.argmax(by_hand))
-    assert 0 < best < 10
-
-
-def test_optimum_is_no_draft_where_drafting_never_pays():
-    assert arithmetic.optimum_draft_length(0.3, 0.1, lambda n: float(n)) == 0
-
-
-def test_a_dearer_pass_shortens_the_best_draft():
-    cheap = arithmetic.optimum_draft_length(0.8, 0.05)
-    dear = arithmetic.optimum_draft_length(0.8, 0.05, lambda n: 1 + 0.2 * (n - 1))
-    assert 0 < dear < cheap
-
-
-def test_joint_and_conditional_acceptance():
-    np.testing.assert_allclose(arithmetic.joint_acceptance(CORRECT), [2 / 3, 1 / 3, 0])
-    np.testing.assert_allclose(arithmetic.conditional_acceptance(CORRECT), [2 / 3, 1 / 2, 0])
-    assert arithmetic.expected_tau(CORRECT) == pytest.approx(2.0)
+def test_rates_and_tau_of_a_correctness_matrix():
+    """[[1,1,0],[1,0,1],[0,1,1]]: chains of 2, 1 and 0 right tokens, each rejected at the next."""
+    accepted, judged = [2, 1, 0], [3, 2, 1]
+    conditional = arithmetic.conditional_from_lengths(accepted, judged, depth=3)
+    np.testing.assert_allclose(conditional, [2 / 3, 1 / 2, 0])
+    joint = arithmetic.cumulative_from_lengths(accepted, [False] * 3, depth=3)
+    np.testing.assert_allclose(joint, [2 / 3, 1 / 3, 0])
+    assert arithmetic.tau_of_conditional(conditional) == pytest.approx(2.0)
 
 
 def test_product_of_unconditional_accuracies_is_another_number():
-    unconditional = np.mean(CORRECT, axis=0)
+    unconditional = np.mean([[1, 1, 0], [1, 0, 1], [0, 1, 1]], axis=0)
     assert arithmetic.tau_of_conditional(unconditional) == pytest.approx(2.407, abs=1e-3)
 
 
 def test_conditional_is_unknown_where_nobody_came():
-    conditional = arithmetic.conditional_acceptance([[0, 1, 1], [0, 0, 1]])
+    conditional = arithmetic.conditional_from_lengths([0, 0], [1, 1], depth=3)
     np.testing.assert_array_equal(conditional, [0.0, np.nan, np.nan])
-    assert arithmetic.expected_tau([[0, 1, 1], [0, 0, 1]]) == 1.0
+    assert arithmetic.tau_of_conditional(conditional) == 1.0
 
 
-def test_rates_from_lengths_equal_those_of_the_correctness_matrix():
+def test_rates_from_lengths_equal_those_counted_token_by_token():
     correct = np.random.default_rng(2).random((200, 5)) < 0.7
-    lengths = np.cumprod(correct, axis=1).sum(axis=1)
+    accepted_so_far = np.cumprod(correct, axis=1)
+    joint = accepted_so_far.mean(axis=0)
+    lengths = accepted_so_far.sum(axis=1)
     np.testing.assert_allclose(
         arithmetic.conditional_from_lengths(lengths, np.minimum(lengths + 1, 5), depth=5),
-        arithmetic.conditional_acceptance(correct),
+        joint / [1.0, *joint[:-1]],
     )
     np.testing.assert_allclose(
-        arithmetic.cumulative_from_lengths(lengths, [False] * 200, depth=5),
-        arithmetic.joint_acceptance(correct),
+        arithmetic.cumulative_from_lengths(lengths, [False] * 200, depth=5), joint
     )
 
 
@@ -144,9 +110,3 @@ def test_no_cycles_give_no_rates():
 def test_impossible_chains_are_refused(alpha, length):
     with pytest.raises(ValueError, match="must"):
         arithmetic.expected_tokens_per_cycle(alpha, length)
-
-
-@pytest.mark.parametrize("correct", [[1, 0], [[0.5, 1.0]], np.zeros((0, 3))])
-def test_only_matrices_of_zero_and_one_are_correctness(correct):
-    with pytest.raises(ValueError, match="matrix"):
-        arithmetic.joint_acceptance(correct)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from eagle_lab.errors import UserError
-from eagle_lab.evaluation.arithmetic import expected_speedup, optimum_draft_length
+from eagle_lab.evaluation.arithmetic import expected_speedup
 from eagle_lab.evaluation.cost_model import CostCurve, CostModel, read_curves
 
 
@@ -50,19 +49,19 @@ def test_costs_beyond_the_measurements_are_unknown(num_tokens):
         CostCurve((1, 5, 9), (10.0, 30.0, 40.0))(num_tokens)
 
 
-def test_equal_n_alphas_and_flat_drafts_give_the_textbooks_speedup():
-    """alpha 0.8, a draft step costs 0.05 and n tokens cost 1 + 0.08 (n - 1) target steps."""
-    target = {n: 100 * (1 + 0.08 * (n - 1)) for n in range(1, 14)}
-    model = CostModel.from_rows(rows(target, {1: 5, 20: 5}), batch_size=1, context=256)
-    speedups = model.chain_speedups([0.8] * 12)
+@pytest.mark.parametrize(("price", "best"), [(0.0, 8), (0.08, 5), (0.2, 3), (1.0, 0)])
+def test_equal_n_alphas_and_flat_drafts_give_the_textbooks_speedup(price, best):
+    """alpha 0.8, a draft step costs 0.05 and n tokens cost 1 + price (n - 1) target steps."""
 
     def verify_cost(num_tokens: int) -> float:
-        return 1 + 0.08 * (num_tokens - 1)
+        return 1 + price * (num_tokens - 1)
 
-    for length, speedup in enumerate(speedups):
-        assert speedup == pytest.approx(expected_speedup(0.8, length, 0.05, verify_cost))
-    best = optimum_draft_length(0.8, 0.05, verify_cost, longest=12)
-    assert int(np.argmax(speedups)) == best > 0
+    target = {n: 100 * verify_cost(n) for n in range(1, 14)}
+    model = CostModel.from_rows(rows(target, {1: 5, 20: 5}), batch_size=1, context=256)
+    textbook = [expected_speedup(0.8, length, 0.05, verify_cost) for length in range(13)]
+    assert model.chain_speedups([0.8] * 12) == pytest.approx(textbook)
+    length, speedup = model.best_chain([0.8] * 12)
+    assert (length, speedup) == (best, pytest.approx(max(textbook)))
 
 
 def test_other_batch_sizes_are_not_mixed_in():

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from eagle_lab.data.packing import PackedBatch
-from eagle_lab.drafters.blocks import causal_attend
 from eagle_lab.drafters.checkpoint import save_drafter
 from eagle_lab.drafters.eagle1 import Eagle1
 from eagle_lab.errors import UserError
@@ -24,7 +23,7 @@ from eagle_lab.training.metrics import AcceptanceCounts
 from eagle_lab.training.module import DrafterModule
 from eagle_lab.training.settings import FitSettings, Optimisation
 from eagle_lab.training.start import new_drafter, trained_drafter
-from tests.drafters.fakes import FakeTarget
+from tests.drafters.fakes import FakeTarget, causal_attend
 from tests.training.fakes import fake_data
 
 LENGTHS = [9, 12, 15, 8, 14, 8, 9, 11, 10, 12, 7, 13]  # ten conversations to train on

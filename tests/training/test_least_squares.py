@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from eagle_lab.drafters.blocks import causal_attend
 from eagle_lab.training.least_squares import least_squares_start
-from tests.drafters.fakes import FakeTarget
+from tests.drafters.fakes import FakeTarget, causal_attend
 from tests.training.fakes import batch_of, new_drafter
 
 BATCHES = [batch_of([40, 60, 3], seed=1), batch_of([80], seed=2)]

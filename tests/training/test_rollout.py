@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from eagle_lab.data.packing import PackedBatch, pack
-from eagle_lab.drafters.blocks import causal_attend
 from eagle_lab.drafters.eagle1 import Eagle1
 from eagle_lab.training.alignment import next_tokens
 from eagle_lab.training.attention import training_test_mask
 from eagle_lab.training.rollout import Rollout
+from tests.drafters.fakes import causal_attend
 from tests.training.fakes import batch_of, documents, new_drafter
 
 LENGTHS = [9, 3, 12, 2, 6]
