@@ -4,6 +4,10 @@ Knows nothing of methods or models. All statistics of a run use the same resampl
 (`question_weights`), so that methods are compared on equal questions. What is resampled is
 the question with everything that was measured on it (turns, repeats), never a single turn:
 the turns of one question are not independent.
+
+Percentile intervals of few questions are too narrow: of a mean of normal values they hold the
+truth in 50 % of cases with 2 questions, 74 % with 3, 83 % with 5, 92 % with 16, 95 % with 80. What
+rests on fewer than `MIN_QUESTIONS` questions gets none.
 """
 
 from __future__ import annotations
@@ -24,6 +28,8 @@ class Interval(NamedTuple):
 
 
 NO_INTERVAL = Interval(None, None)
+MIN_QUESTIONS = 5
+"""Questions that an interval rests on at least: those with a part in the lower sum of its ratio."""
 
 
 def question_weights(num_questions: int, *, num_resamples: int = 10_000, seed: int) -> FloatArray:
@@ -76,8 +82,8 @@ def column_intervals(values: FloatArray) -> tuple[FloatArray, FloatArray]:
 
 
 def ratio_interval(weights: FloatArray, numerator: ArrayLike, denominator: ArrayLike) -> Interval:
-    """95 % interval of a ratio of sums; none with fewer than two questions."""
-    if weights.shape[1] < 2:
+    """95 % interval of a ratio of sums; none where it rests on fewer than `MIN_QUESTIONS`."""
+    if np.count_nonzero(denominator) < MIN_QUESTIONS:
         return NO_INTERVAL
     return percentile_interval(resampled_ratio(weights, numerator, denominator))
 
@@ -87,10 +93,12 @@ def relative_interval(
 ) -> Interval:
     """95 % interval of one ratio of sums over another, both of the same resampled questions.
 
+    None where either rests on fewer than `MIN_QUESTIONS`.
+
     Args:
         own, base: (numerator, denominator), one sum per question each.
     """
-    if weights.shape[1] < 2:
+    if min(np.count_nonzero(own[1]), np.count_nonzero(base[1])) < MIN_QUESTIONS:
         return NO_INTERVAL
     ours, theirs = resampled_ratio(weights, *own), resampled_ratio(weights, *base)
     return percentile_interval(ratio(ours, theirs))

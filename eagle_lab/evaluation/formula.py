@@ -24,7 +24,7 @@ from eagle_lab.evaluation.bootstrap import (
     relative_interval,
 )
 from eagle_lab.evaluation.method import VANILLA, key_of
-from eagle_lab.evaluation.sums import QuestionSums, Row
+from eagle_lab.evaluation.sums import QuestionSums, Row, judged_lengths
 
 
 def formula_rows(summary: Sequence[Row], rows: Sequence[Row], seed: int) -> list[Row]:
@@ -85,11 +85,13 @@ class _Counts:
         judged, accepted = np.zeros(len(place)), np.zeros(len(place))
         for row in rows:
             index = place[row["question_id"]]
-            lengths = zip(row["accepted_lengths"], row["emitted_lengths"], strict=True)
-            depth = row["depth"] or 0
+            lengths = row["accepted_lengths"], row["emitted_lengths"]
             accepted[index] += sum(row["accepted_lengths"])
-            # A cycle that the end of the text cut short rejected nothing
-            judged[index] += sum(kept + (kept < depth and new > kept) for kept, new in lengths)
+            # Nothing is judged behind a chain's end, whatever rows without a record leave open
+            judged[index] += sum(
+                min(length, row["depth"] or 0)
+                for length in judged_lengths(row.get("judged_lengths"), *lengths)
+            )
         return cls(judged, accepted, QuestionSums.of(rows, question_ids))
 
 

@@ -1,13 +1,15 @@
 """Is a method's greedy output the target's own? Comparison with vanilla, token for token.
 
-A first divergence is a *tie*, not a mismatch, where the target itself cannot tell the two tokens
-apart: in float32, both of its two best logits lie within 1e-3 of each other (rounding differs
-with the number of tokens in a pass; `measure_noise` says how much in this run). Behind a tie the
-texts rightly differ. In half precision rounding is coarser than 1e-3, so the rest of the output
-is teacher-forced through the target: each token must be its argmax or lie within a few units in
-the last place of it.
+A divergence is a *tie*, not a mismatch, where the target itself cannot tell the tokens apart:
 
-Every divergence is listed, ties included.
+    float32         at the first divergence both tokens' logits lie less than 1e-3 (`TIE_GAP`) below
+                    the best one there (rounding differs with the number of tokens in a pass;
+                    `measure_noise` says how much in this run). Behind it the texts rightly differ.
+    half precision  rounding is coarser, so the rest of the method's output is teacher-forced
+                    through the target: from the first divergence on, every token's logit lies
+                    within 4 (`HALF_PRECISION_UNITS`) units in the last place of the best one there.
+
+A text that ends where the other goes on is a mismatch. Every divergence is listed, ties included.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from eagle_lab.evaluation.matching import TIE_GAP, match_rows, measure_noise, te
 from eagle_lab.evaluation.method import VANILLA, Method, key_of
 from eagle_lab.evaluation.metrics import Conditions, summarise, summarise_categories
 from eagle_lab.evaluation.plan import BenchSettings
-from eagle_lab.evaluation.sums import Row, judged_lengths
+from eagle_lab.evaluation.sums import Row, cut_cycles, judged_lengths
 from eagle_lab.models.target import Target
 
 
@@ -110,7 +110,6 @@ def evaluate(
 def acceptance(rows: Sequence[Row], depth: int | None) -> dict[str, Any]:
     """Acceptance by depth and the histogram of accepted lengths, for summary.json."""
     accepted = [length for row in rows for length in row["accepted_lengths"]]
-    emitted = [length for row in rows for length in row["emitted_lengths"]]
     judged = [
         length
         for row in rows
@@ -118,7 +117,11 @@ def acceptance(rows: Sequence[Row], depth: int | None) -> dict[str, Any]:
             row.get("judged_lengths"), row["accepted_lengths"], row["emitted_lengths"]
         )
     ]
-    cut = [new == kept for new, kept in zip(emitted, accepted, strict=True)]
+    cut = [
+        ended
+        for row in rows
+        for ended in cut_cycles(row["accepted_lengths"], row["emitted_lengths"])
+    ]
     if depth is not None:  # a hybrid's copies are longer than its tree is deep
         depth = max([depth, *accepted])
     conditional = arithmetic.conditional_from_lengths(accepted, judged, depth=depth)

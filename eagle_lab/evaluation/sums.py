@@ -76,7 +76,13 @@ def judged_lengths(recorded: object, accepted: Sequence[int], emitted: Sequence[
     """
     if isinstance(recorded, list):
         return recorded
-    return [kept + (new > kept) for kept, new in zip(accepted, emitted, strict=True)]
+    cut = cut_cycles(accepted, emitted)
+    return [kept + (not ended) for kept, ended in zip(accepted, cut, strict=True)]
+
+
+def cut_cycles(accepted: Sequence[int], emitted: Sequence[int]) -> list[bool]:
+    """Which cycles the end of the text or the length limit cut: no token of the target's own."""
+    return [new <= kept for kept, new in zip(accepted, emitted, strict=True)]
 
 
 def check_counts(row: Row) -> None:

@@ -25,12 +25,13 @@ from numpy.typing import NDArray
 
 from eagle_lab.evaluation.arithmetic import depth_counts, running_product
 from eagle_lab.evaluation.bootstrap import (
+    MIN_QUESTIONS,
     column_intervals,
     question_weights,
     ratio,
     resampled_ratio,
 )
-from eagle_lab.evaluation.sums import judged_lengths
+from eagle_lab.evaluation.sums import cut_cycles, judged_lengths
 
 Floats = NDArray[np.float64]
 
@@ -64,8 +65,9 @@ def _cycle_rows(generations: pd.DataFrame) -> Iterator[tuple[str, str, int, int,
         accepted, emitted = row["accepted_lengths"], emitted_lengths(row)
         judged = judged_lengths(row.get("judged_lengths"), accepted, emitted)
         identity = row["label"], str(row["question_id"])
-        for kept, new, tried in zip(accepted, emitted, judged, strict=True):
-            yield *identity, int(kept), new, int(tried), new <= kept
+        columns = (accepted, emitted, judged, cut_cycles(accepted, emitted))
+        for kept, new, tried, cut in zip(*columns, strict=True):
+            yield *identity, int(kept), new, int(tried), cut
 
 
 def acceptance_by_depth(
@@ -132,15 +134,16 @@ def intervals(
 ) -> tuple[Floats, Floats]:
     """95 % intervals of the rates (or their running products) of `[questions, columns]`.
 
-    NaN where there is no value, and everywhere with fewer than two questions.
+    NaN where fewer than `MIN_QUESTIONS` questions have a trial; of a running product, in its first
+    column, since its later ones are shares of all of these trials.
     """
-    if len(trials) < 2:
-        unknown = np.full(trials.shape[1], np.nan)
-        return unknown, unknown
     rates = resampled_ratio(question_weights(len(trials), seed=seed), successes, trials)
+    num_questions = np.count_nonzero(trials, axis=0)
     if running:  # a depth that a resample never reaches has accepted nothing there
-        rates = running_product(np.nan_to_num(rates))
-    return column_intervals(rates)
+        rates, num_questions = running_product(np.nan_to_num(rates)), num_questions[:1]
+    few = num_questions < MIN_QUESTIONS
+    low, high = column_intervals(rates)
+    return np.where(few, np.nan, low), np.where(few, np.nan, high)
 
 
 def accepted_histogram(cycle_rows: pd.DataFrame) -> pd.DataFrame:

@@ -50,6 +50,12 @@ def test_a_cycle_cut_by_the_end_of_the_text_rejected_nothing():
     assert line["acceptance"] == 3 / 4  # 0 of 1, and 3 of 3
 
 
+def test_what_a_row_recorded_as_judged_counts():
+    """One token accepted, none judged behind it: no rejection."""
+    (line,) = formula_of([plain(3)], [chain(4, [1], judged_lengths=[1])])
+    assert line["acceptance"] == 1.0
+
+
 def test_speedups_leave_prefill_out_and_take_the_passes_own_costs():
     """Cycles of 30 ms drafting and 60 ms verifying, plain steps of 40 ms: c 3/8, v(3) 3/2."""
     times = {"draft_s": 0.06, "verify_s": 0.12, "decode_s": 0.2, "prefill_s": 9.0}

@@ -88,18 +88,28 @@ def test_copies_longer_than_the_tree_is_deep_are_shown():
 
 
 def test_intervals_resample_questions():
-    """Two questions, one always accepted, one never: a resample is 0, 1/2 or 1."""
-    rows = [generation([1] * 10, [2] * 10, 1), generation([0] * 10, [1] * 10, 2)]
+    """Six questions, three always accepted, three never: 1 of 64 resamples is 0, 6 are 1/6."""
+    rows = [generation([1] * 10, [2] * 10, question) for question in range(3)]
+    rows += [generation([0] * 10, [1] * 10, question) for question in range(3, 6)]
     found = table(rows).iloc[0]
-    assert (found["conditional_low"], found["conditional_high"]) == (0.0, 1.0)
+    for name in ("conditional", "cumulative"):
+        assert found[f"{name}_low"] == pytest.approx(1 / 6)
+        assert found[f"{name}_high"] == pytest.approx(5 / 6)
 
 
-def test_one_question_has_no_interval():
-    assert (
-        table([generation([1, 0], [2, 1])])[["conditional_low", "cumulative_high"]]
-        .isna()
-        .all(axis=None)
-    )
+def test_few_questions_have_no_interval():
+    rows = [generation([1, 0], [2, 1], question) for question in range(4)]
+    assert table(rows)[["conditional_low", "cumulative_high"]].isna().all(axis=None)
+
+
+def test_a_depth_that_few_questions_reach_has_no_interval():
+    """Five of six questions reach depth 2, four depth 3; what a cycle accepts rests on all six."""
+    accepted = [0, 1, 2, 2, 3, 3]
+    found = table([generation([n, 0], [n + 1, 1], place) for place, n in enumerate(accepted)])
+    assert found["trials"].tolist() == [12, 5, 4]
+    for end in ("low", "high"):
+        assert found[f"conditional_{end}"].isna().tolist() == [False, False, True]
+        assert found[f"cumulative_{end}"].notna().all()
 
 
 @pytest.mark.parametrize(("num_tokens", "last"), [(9, 2), (8, 1)])

@@ -102,7 +102,7 @@ def test_every_method_of_the_default_bench_equals_vanilla(tmp_path: Path, drafte
 
 
 def test_a_timed_bench_has_speeds_and_intervals(tmp_path: Path) -> None:
-    timed = ("eval.timing=true", "eval.batch_size=1", "eval.warmup=1", "eval.num_questions=3")
+    timed = ("eval.timing=true", "eval.batch_size=1", "eval.warmup=1", "eval.num_questions=5")
     bench.run(config(tmp_path / "run", *timed, "method=[prompt_lookup]"))
     rows = table(tmp_path / "run" / "summary.csv")
     assert [row["method"] for row in rows] == ["vanilla", "prompt_lookup"]  # always added, first
