@@ -93,7 +93,7 @@ def test_the_tour_of_a_given_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_analysis_of_a_given_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    root = write_sweep(tmp_path / "root", num_questions=4)
+    root = write_sweep(tmp_path / "root", num_questions=5)
     monkeypatch.setenv("EAGLE_LAB_RUN", str(root))
     shown = outputs(execute("02_sweep_analysis.ipynb"))
     assert "the best of 20 measured settings" in shown

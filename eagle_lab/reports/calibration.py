@@ -28,14 +28,15 @@ def calibration(
         seed: of the bootstrap, which resamples questions.
 
     Returns:
-        Columns label, confidence_from, confidence_to, num_trials, acceptance, acceptance_low and
-        acceptance_high (95 %).
+        Columns label, confidence_from, confidence_to, num_trials, mean_confidence, acceptance,
+        acceptance_low and acceptance_high (95 %). A calibrated drafter's acceptance is the mean
+        confidence of the bin, which a bin that fills unevenly has away from its middle.
 
     Raises:
         UserError: no row has confidences.
     """
-    known = "draft_confidences" in generations and generations["draft_confidences"].notna()
-    if not np.any(known):
+    known = has_confidences(generations)
+    if not known.any():
         raise UserError(
             "the run noted no confidences; run it with eval.record_confidence=true "
             "eval.timing=false and a method that has them, such as eagle_dynamic"
@@ -47,16 +48,31 @@ def calibration(
     return pd.concat(frames, ignore_index=True)
 
 
+def has_confidences(generations: pd.DataFrame) -> pd.Series:
+    """Which rows noted their drafter's confidences."""
+    noted = generations.get("draft_confidences", pd.Series(None, generations.index, dtype=object))
+    return noted.notna()
+
+
+def expected_calibration_error(bins: pd.DataFrame) -> float:
+    """Mean distance of acceptance from confidence over the judged tokens, by bins of `calibration`.
+
+    Expected calibration error (Guo et al. 1706.04599, equation 3), of one label's bins.
+    """
+    distance = (bins["acceptance"] - bins["mean_confidence"]).abs()
+    return float(np.average(distance, weights=bins["num_trials"]))
+
+
 def _label_calibration(label: str, rows: pd.DataFrame, num_bins: int, seed: int) -> pd.DataFrame:
     question = pd.factorize(rows["question_id"].astype(str))[0]
-    trials = np.zeros((int(question.max()) + 1, num_bins))
-    accepted = np.zeros_like(trials)
+    trials, accepted, confidence = np.zeros((3, int(question.max()) + 1, num_bins))
     columns = (question, rows["draft_confidences"], rows["draft_accepted"])
     for place, confidences, outcomes in zip(*columns, strict=True):
+        given = np.asarray(confidences, dtype=np.float64)
         # 0.15 / 0.05 is 2.999…: the edge belongs to the bin above it
-        bins = np.floor(np.asarray(confidences, dtype=np.float64) * num_bins + 1e-9).astype(int)
-        bins = np.minimum(bins, num_bins - 1)
+        bins = np.minimum(np.floor(given * num_bins + 1e-9).astype(int), num_bins - 1)
         np.add.at(trials[place], bins, 1)
+        np.add.at(confidence[place], bins, given)
         np.add.at(accepted[place], bins, np.asarray(outcomes, dtype=np.float64))
     low, high = intervals(accepted, trials, seed)
     edges = np.round(np.linspace(0, 1, num_bins + 1), 6)
@@ -66,6 +82,7 @@ def _label_calibration(label: str, rows: pd.DataFrame, num_bins: int, seed: int)
             "confidence_from": edges[:-1],
             "confidence_to": edges[1:],
             "num_trials": trials.sum(axis=0).astype(int),
+            "mean_confidence": ratio(confidence.sum(axis=0), trials.sum(axis=0)),
             "acceptance": ratio(accepted.sum(axis=0), trials.sum(axis=0)),
             "acceptance_low": low,
             "acceptance_high": high,

@@ -1,8 +1,7 @@
 """Where a method's greedy output first leaves vanilla's, ties included.
 
-The bench judges each divergence (it has the logits): a gap between the two best target logits below
-its noise bound is a tie. Where it wrote no list, the positions are found from the tokens alone and
-the verdict stays empty.
+The bench has the logits and judges each divergence a tie or a mismatch (`evaluation.matching`).
+Where it wrote no list, the positions are found from the tokens alone and the verdict stays empty.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ import pandas as pd
 
 COLUMNS = ["method", "question_id", "turn", "repeat", "position", "logit_gap", "verdict"]
 _PLACE = ["question_id", "turn", "repeat"]
+_METHOD = ["method", "depth", "width", "num_nodes"]
 
 
 def find_divergences(
@@ -28,6 +28,17 @@ def find_divergences(
     if isinstance(written, list):
         return pd.DataFrame(written) if written else pd.DataFrame(columns=COLUMNS)
     return compare_with_vanilla(generations)
+
+
+def with_ties(summary: pd.DataFrame, divergences: pd.DataFrame) -> pd.DataFrame:
+    """`summary` with `num_ties`: turns that count as equal by a tie, where a bench judged them."""
+    if not {*_METHOD, "verdict"} <= set(divergences):
+        return summary
+    ties = divergences.loc[divergences["verdict"] == "tie", _METHOD]
+    counted = ties.astype(dict.fromkeys(_METHOD[1:], float)).value_counts(dropna=False)
+    found = summary.merge(counted.rename("num_ties").reset_index(), how="left", on=_METHOD)
+    num_ties = found["num_ties"].fillna(0).where(found["greedy_match_rate"].notna())
+    return found.assign(num_ties=num_ties)
 
 
 def compare_with_vanilla(generations: pd.DataFrame) -> pd.DataFrame:

@@ -8,6 +8,14 @@ from __future__ import annotations
 
 import pandas as pd
 
+from eagle_lab.evaluation.bootstrap import MIN_QUESTIONS
+from eagle_lab.reports.calibration import (
+    NUM_BINS,
+    calibration,
+    expected_calibration_error,
+    has_confidences,
+)
+from eagle_lab.reports.frames import label_generations
 from eagle_lab.reports.load import Run
 from eagle_lab.reports.profile_report import profile_sentences
 from eagle_lab.reports.sweep_sentences import best_words
@@ -37,6 +45,7 @@ def run_sentences(run: Run) -> list[str]:
             fastest(rows),
             *(tree_sizes or [_longest(rows)]),
             _exactness(rows, run.divergences),
+            *_calibrated(run, rows),
             _strangers(rows),
             _lossy(rows),
         )
@@ -86,7 +95,7 @@ def fastest(rows: pd.DataFrame) -> str:
         return f"No method is faster than vanilla; the nearest is {best['label']}, {speed}{tau}."
     said = f"{best['label']} is the fastest: {speed}{tau}"
     if pd.isna(best["speedup_low"]):
-        return f"{said}; with one question there is no interval."
+        return f"{said}; with fewer than {MIN_QUESTIONS} questions there is no interval."
     if best["speedup_low"] <= 1:
         return f"{said}; the interval holds 1, so a speedup is not shown."
     close = ", ".join(rivals(timed, best, "speedup")["label"])
@@ -112,13 +121,25 @@ def _exactness(rows: pd.DataFrame, divergences: pd.DataFrame) -> str:
         return ""
     short = rates[rates["greedy_match_rate"] < 1]
     ties = int((divergences["verdict"] == "tie").sum()) if "verdict" in divergences else 0
-    listed = f" {ties} near-tie{'' if ties == 1 else 's'} listed below." if ties else ""
+    listed = f" {ties} tie{'' if ties == 1 else 's'} listed below." if ties else ""
     if short.empty:
         return f"Every method's greedy output equals vanilla's on every turn.{listed}"
     worst = ", ".join(
         f"{row.label} on {1 - row.greedy_match_rate:.1%}" for row in short.itertuples()
     )
     return f"Not exact: greedy output differs from vanilla's for {worst} of turns.{listed}"
+
+
+def _calibrated(run: Run, rows: pd.DataFrame) -> list[str]:
+    """How far each drafter's confidence is from acceptance, where the run noted confidences."""
+    generations = label_generations(run.generations, rows)
+    if not has_confidences(generations).any():
+        return []
+    return [
+        f"Expected calibration error of {label}: {expected_calibration_error(bins):.4f} over "
+        f"{bins['num_trials'].sum():,.0f} judged draft tokens, {NUM_BINS} bins of confidence."
+        for label, bins in calibration(generations, seed=run.seed).groupby("label", sort=False)
+    ]
 
 
 def _strangers(rows: pd.DataFrame) -> str:

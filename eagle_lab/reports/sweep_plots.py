@@ -1,6 +1,8 @@
-"""The cost model of a sweep: what levels and nodes cost, and the speedup this accounts for."""
+"""The cost model of a sweep: what levels and nodes cost, and the speedup this predicts."""
 
 from __future__ import annotations
+
+from dataclasses import fields
 
 import numpy as np
 import pandas as pd
@@ -11,7 +13,7 @@ from matplotlib.ticker import MaxNLocator
 from eagle_lab.reports.plot import Plot, conditions
 from eagle_lab.reports.plots import PARTS
 from eagle_lab.reports.style import FAINT, light_grid, method_style, new_figure, paper_style
-from eagle_lab.reports.sweeps import Grid, fit_step_costs, with_cost_model
+from eagle_lab.reports.sweeps import Grid, StepCosts, fit_step_costs, with_cost_model
 
 
 def step_costs(grid: Grid) -> Plot | None:
@@ -57,11 +59,13 @@ def _points(axes: Axes, x: pd.Series, y: pd.Series, part: str, line: tuple[float
     light_grid(axes)
 
 
-def predicted_speedup(grid: Grid, table: pd.DataFrame) -> Plot | None:
-    """Measured speedup against what tau and the step costs account for, coloured by depth."""
-    rows = with_cost_model(table).loc[grid.feasible.index]
-    rows = rows.dropna(subset=["speedup", "predicted_speedup"])
-    if len(rows) < 2:
+def predicted_speedup(grid: Grid) -> Plot | None:
+    """Measured speedup against what tau and the fitted step costs predict, coloured by depth.
+
+    None for no more settings than the lines have numbers, which could then fit anything.
+    """
+    rows = with_cost_model(grid).dropna(subset=["speedup", "predicted_speedup"])
+    if len(rows) <= len(fields(StepCosts)):
         return None
     with paper_style():
         figure = new_figure(4.4, 3.6)
@@ -80,14 +84,15 @@ def predicted_speedup(grid: Grid, table: pd.DataFrame) -> Plot | None:
         both = rows[["speedup", "predicted_speedup"]]
         low, high = both.min().min() * 0.95, both.max().max() * 1.05
         axes.plot([low, high], [low, high], color=FAINT, lw=0.9, ls=(0, (4, 3)), zorder=1)
-        axes.set_xlabel("speedup that τ and the step costs account for")
+        axes.set_xlabel("speedup predicted from τ and the fitted costs")
         axes.set_ylabel("measured speedup over vanilla")
         light_grid(axes)
         figure.legend(loc="outside right upper")
     caption = (
         f"Measured speedup of {grid.method}, with 95 % intervals over questions "
-        f"({conditions(rows)}), against τ micro times vanilla's decode time per token over the "
-        "mean cycle time. On the dashed line both agree; prefill, outside the model, pulls the "
-        "measured value towards 1."
+        f"({conditions(rows)}), against τ micro times vanilla's mean cycle over the cycle that "
+        f"least-squares lines through the draft and verify times of these {len(rows)} settings "
+        "give. On the dashed line both agree. Outside the model are prefill, which pulls the "
+        "measured value towards 1, and rows of a batch that end before the others."
     )
-    return Plot(f"cost_model{grid.suffix}", "Speedup accounted for by τ and costs", caption, figure)
+    return Plot(f"cost_model{grid.suffix}", "Speedup predicted from τ and costs", caption, figure)

@@ -43,7 +43,7 @@ def grid_section(table: pd.DataFrame) -> Section:
     for grid in found:
         figures += [heatmaps.sweep_heatmap(grid, name) for name in ("tau_macro", "speedup")]
         figures.append(sweep_plots.step_costs(grid))
-        figures.append(sweep_plots.predicted_speedup(grid, table))
+        figures.append(sweep_plots.predicted_speedup(grid))
     return Section("Tree size", drawn(figures), [sweep_tables.ranking(grid) for grid in found])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from eagle_lab.reports.load import Sweep
-from eagle_lab.reports.sweeps import Grid, best_setting, grids, rivals, vanilla_ms
+from eagle_lab.reports.sweeps import Grid, best_setting, grids, rivals
 from eagle_lab.reports.words import known, setting_words, span, value_words
 
 
@@ -61,7 +61,8 @@ def _drift(table: pd.DataFrame) -> str:
     conditions = table[["batch_size", "temperature"]].drop_duplicates()
     if "job" not in table or table["job"].nunique() < 2 or len(conditions) > 1:
         return ""
-    speeds = (1000.0 / vanilla_ms(table).dropna()).round(1)
+    vanilla = table[table["method"] == "vanilla"]
+    speeds = vanilla["decode_tokens_per_second"].dropna().round(1)
     if speeds.empty:
         return ""
     return (

@@ -11,16 +11,25 @@ import numpy as np
 import pandas as pd
 
 TREE = ["depth", "width", "num_nodes"]
+CONDITIONS = ["batch_size", "temperature"]
 
 
 @dataclass(frozen=True)
 class Grid:
-    """The rows of one method at one batch size and temperature, over depth, width, num_nodes."""
+    """The rows of one method at one batch size and temperature, over depth, width, num_nodes.
+
+    Attributes:
+        conditions: batch size and temperature in words.
+        suffix: of the names of its tables and figures.
+        vanilla_ms: vanilla's mean cycle under these conditions, one token for each row of the
+            batch; NaN where untimed.
+    """
 
     method: str
     rows: pd.DataFrame
     conditions: str
     suffix: str
+    vanilla_ms: float
 
     @property
     def feasible(self) -> pd.DataFrame:
@@ -56,16 +65,19 @@ def grids(table: pd.DataFrame) -> list[Grid]:
         for method, rows in complete.groupby("method", sort=False)
         if len(rows[TREE].drop_duplicates()) > 1
     ]
+    vanilla = table[table["method"] == "vanilla"]
     found = []
     for method in swept:
         rows = complete[complete["method"] == method]
-        groups = rows.groupby(["batch_size", "temperature"], dropna=False)
+        groups = rows.groupby(CONDITIONS, dropna=False)
         for (batch_size, temperature), group in groups:
             conditions = _conditions(batch_size, temperature)
             suffix = "" if len(swept) == 1 else f"_{method}"
             if groups.ngroups > 1:
                 suffix += f"_batch{batch_size:g}_T{temperature:g}"
-            found.append(Grid(method, group, conditions, suffix))
+            alike = vanilla.merge(group[CONDITIONS].drop_duplicates(), on=CONDITIONS)
+            vanilla_ms = float(cycle_ms(alike).mean())
+            found.append(Grid(method, group, conditions, suffix, vanilla_ms))
     return found
 
 
@@ -106,18 +118,6 @@ def headline_rows(rows: pd.DataFrame) -> pd.DataFrame:
     return rows
 
 
-def vanilla_ms(table: pd.DataFrame) -> pd.Series:
-    """Vanilla's decode milliseconds per token for each row of `table`: of its own job and batch."""
-    vanilla = table[table["method"] == "vanilla"]
-    speed = vanilla["decode_tokens_per_second"].fillna(vanilla["tokens_per_second"])
-    keys = [name for name in ("job", "batch_size", "temperature") if name in table]
-    per_group = (1000.0 / speed).groupby([vanilla[name] for name in keys], dropna=False).mean()
-    found = table[keys].merge(per_group.rename("vanilla_ms").reset_index(), on=keys, how="left")
-    return pd.Series(found["vanilla_ms"].to_numpy(), index=table.index).fillna(
-        float((1000.0 / speed).mean())
-    )
-
-
 @dataclass(frozen=True)
 class StepCosts:
     """A cycle's cost as straight lines, milliseconds: fitted to a sweep's measured means.
@@ -138,10 +138,6 @@ class StepCosts:
         verify = self.verify_base + self.verify_per_token * (1 + num_nodes)
         return draft + verify + self.overhead
 
-    def tau_to_break_even(self, vanilla: float, depth: float, num_nodes: float) -> float:
-        """The tau at which such a cycle just equals vanilla's `vanilla` ms per token."""
-        return self.cycle_ms(depth, num_nodes) / vanilla
-
 
 def fit_step_costs(rows: pd.DataFrame) -> StepCosts | None:
     """Least-squares lines through the measured draft and verify times; None if untimed."""
@@ -161,15 +157,21 @@ def _line(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
     return float(intercept), float(slope)
 
 
-def with_cost_model(table: pd.DataFrame) -> pd.DataFrame:
-    """`table` with `cycle_ms`, `vanilla_ms` and `predicted_speedup`.
+def cycle_ms(rows: pd.DataFrame) -> pd.Series:
+    """Mean cost of a cycle of the whole batch, milliseconds; NaN where untimed."""
+    return rows[["draft_ms", "verify_ms", "overhead_ms"]].sum(axis=1, skipna=False)
 
-    predicted_speedup = tau_micro * vanilla_ms / (draft + verify + overhead): the speedup of
-    decoding that tau and the measured step costs account for. Prefill is outside of it.
+
+def with_cost_model(grid: Grid) -> pd.DataFrame:
+    """The rows of `grid` that could run, with `tau_needed` and `predicted_speedup`.
+
+    `tau_needed` is the cycle of the fitted lines over vanilla's, both of the whole batch: where
+    drafting breaks even. `predicted_speedup` is tau_micro / tau_needed: that of decoding, from tau
+    and five fitted numbers instead of the setting's own times. Both NaN where untimed.
     """
-    rows = table.assign(
-        cycle_ms=table[["draft_ms", "verify_ms", "overhead_ms"]].sum(axis=1, min_count=2),
-        vanilla_ms=vanilla_ms(table),
-    )
-    rows["predicted_speedup"] = rows["tau_micro"] * rows["vanilla_ms"] / rows["cycle_ms"]
-    return rows
+    rows = grid.feasible.assign(tau_needed=np.nan)
+    costs = fit_step_costs(rows)
+    if costs is not None:
+        fitted = [costs.cycle_ms(row.depth, row.num_nodes) for row in rows.itertuples()]
+        rows["tau_needed"] = np.array(fitted) / grid.vanilla_ms
+    return rows.assign(predicted_speedup=rows["tau_micro"] / rows["tau_needed"])

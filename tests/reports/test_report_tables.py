@@ -8,6 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from eagle_lab.evaluation.matching import HALF_PRECISION_UNITS, TIE_GAP
+from eagle_lab.evaluation.method import Method
+from eagle_lab.evaluation.metrics import Conditions, summarise
 from eagle_lab.reports import load_run, load_sweep
 from eagle_lab.reports.frames import label_rows, tidy
 from eagle_lab.reports.method_tables import (
@@ -26,10 +29,10 @@ from eagle_lab.reports.sweeps import (
     grids,
     headline_rows,
     rivals,
-    vanilla_ms,
     with_cost_model,
 )
 from eagle_lab.reports.tables import make_table, provenance_table, with_interval
+from tests.evaluation.fakes import row
 
 
 def summary(**columns: list) -> pd.DataFrame:
@@ -136,6 +139,8 @@ def test_divergences_and_noise(bench_run: Path):
     assert table.shown.iloc[0]["logit gap"] == "0.00021"
     assert table.shown.iloc[0]["verdict"] == "tie"
     assert "3.0e-05" in table.note
+    assert f"less than {TIE_GAP:g} below" in table.note
+    assert f"within {HALF_PRECISION_UNITS} units in the last place" in table.note
 
 
 def test_provenance_is_flat():
@@ -156,7 +161,7 @@ def test_findings_name_the_winner_its_interval_and_who_comes_near():
     [
         (0.9, 0.8, "No method is faster than vanilla; the nearest is eagle_chain, 0.90×"),
         (1.1, 0.95, "the interval holds 1, so a speedup is not shown"),
-        (1.1, None, "with one question there is no interval"),
+        (1.1, None, "with fewer than 5 questions there is no interval"),
     ],
 )
 def test_findings_claim_no_more_than_the_numbers(speedup: float, low: float | None, words: str):
@@ -174,7 +179,7 @@ def test_findings_of_a_bench(bench_run: Path):
     assert "16 questions" in said
     assert "target smollm2_135m, float32 on cpu (AMD EPYC)" in said
     assert "eagle_dynamic is the fastest" in said
-    assert "Every method's greedy output equals vanilla's on every turn. 1 near-tie" in said
+    assert "output equals vanilla's on every turn. 1 tie listed below." in said
 
 
 def test_findings_say_who_differs_and_whose_drafter_is_foreign(tmp_path: Path, bench_run: Path):
@@ -228,20 +233,46 @@ def test_ranking_is_best_first_and_ends_with_the_infeasible():
 
 
 def test_cost_model():
-    """draft 10, 10, 18 at depth 2, 2, 4: 4 ms a level. Vanilla 16 tokens/s: 62.5 ms."""
-    table = summary(**GRID)
-    (grid,) = grids(table)
+    """draft 10, 10, 18 at depth 2, 2, 4: 4 ms a level; verify 71 on average, overhead 1.
+
+    Vanilla's cycle is 60 ms, so the first tree, of depth 2, breaks even at 82 / 60 tokens.
+    """
+    (grid,) = grids(summary(**GRID))
     costs = fit_step_costs(grid.feasible)
     assert costs is not None
     assert costs.draft_per_level == pytest.approx(4.0)
     assert costs.draft_base == pytest.approx(2.0)
     assert (costs.verify_per_token, costs.verify_base) == (0.0, 71.0)
     assert costs.cycle_ms(depth=3, num_nodes=99) == pytest.approx(2 + 12 + 71 + 1)
-    assert costs.tau_to_break_even(43.0, depth=3, num_nodes=99) == pytest.approx(2.0)
-    assert vanilla_ms(table).tolist() == pytest.approx([62.5] * 5)
-    predicted = with_cost_model(table)["predicted_speedup"]
-    assert predicted[1] == pytest.approx(2.0 * 62.5 / 81)
-    assert np.isnan(predicted[4])
+    assert grid.vanilla_ms == 60.0
+    rows = with_cost_model(grid)
+    assert rows["tau_needed"].tolist() == pytest.approx([82 / 60, 82 / 60, 90 / 60])
+    assert rows["predicted_speedup"].tolist()[0] == pytest.approx(2.0 * 60 / 82)
+
+
+def test_of_a_batch_vanilla_itself_is_the_unit():
+    """Batch 4. Vanilla: 12 cycles of 60 ms for 48 tokens. A tree of tau 2, 6 cycles of 90 ms: a
+    speedup of 4/3. One that costs what vanilla does and brings as little: exactly 1."""
+    trees = {(1, 1, 1): ([0] * 12, 60), (3, 1, 3): ([1] * 6, 90), (5, 1, 5): ([3] * 3, 120)}
+    conditions = Conditions(batch_size=4, temperature=0.0, seed=0)
+
+    def batch(accepted: list[int], milliseconds: float) -> list[dict]:
+        decode_s = len(accepted) * milliseconds / 1000
+        split = {"draft_s": decode_s / 4, "verify_s": decode_s * 3 / 4}
+        made = [row(name, accepted, batch=0, seconds=(0.0, decode_s)) for name in range(4)]
+        return [one | split for one in made]
+
+    vanilla = batch([0] * 12, 60)
+    lines = [summarise(Method("vanilla"), vanilla, vanilla, conditions)]
+    for (depth, width, num_nodes), made in trees.items():
+        method = Method("tree", depth=depth, width=width, num_nodes=num_nodes)
+        lines.append(summarise(method, batch(*made), vanilla, conditions))
+    (grid,) = grids(summary(**pd.DataFrame(lines).to_dict("list")))
+    assert grid.vanilla_ms == pytest.approx(60.0)
+    predicted = with_cost_model(grid)["predicted_speedup"]
+    assert predicted.tolist() == pytest.approx([1.0, 4 / 3, 2.0])
+    decoding = [line["decode_tokens_per_second"] for line in lines]
+    assert predicted.tolist() == pytest.approx([speed / decoding[0] for speed in decoding[1:]])
 
 
 def test_an_untimed_grid_has_no_costs():
@@ -249,13 +280,15 @@ def test_an_untimed_grid_has_no_costs():
     assert fit_step_costs(grids(summary(**untimed))[0].feasible) is None
 
 
-def test_each_job_has_its_own_vanilla():
-    table = summary(
-        method=["vanilla", "a", "vanilla", "a"],
-        job=["0", "0", "1", "1"],
-        decode_tokens_per_second=[10.0, 15.0, 20.0, 30.0],
-    )
-    assert vanilla_ms(table).tolist() == [100.0, 100.0, 50.0, 50.0]
+def test_a_grids_vanilla_is_that_of_its_own_conditions():
+    """Two jobs at batch 1 and one at batch 4, whose cycle costs more."""
+    rows = {name: values[:1] + values[1:3] for name, values in GRID.items()}
+    jobs = [summary(**rows).assign(job=job, batch_size=size) for job, size in (("0", 1), ("2", 4))]
+    jobs.append(jobs[0].assign(job="1"))
+    for job, verify in zip(jobs, (60.0, 200.0, 64.0), strict=True):
+        job.loc[0, "verify_ms"] = verify
+    found = grids(pd.concat(jobs, ignore_index=True).assign(temperature=0.0))
+    assert [grid.vanilla_ms for grid in found] == [62.0, 200.0]
 
 
 def test_findings_of_a_sweep(sweep_root: Path):
