@@ -12,43 +12,21 @@ Reads only; `claim_measure` writes measured.csv, `claim_table` compares.
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import yaml
 
 from eagle_lab.errors import UserError, choose
 from eagle_lab.reports.claim_columns import quantities_of, read_expected, read_measured
+from eagle_lab.reports.claim_tolerance import Tolerance, read_tolerances
 from eagle_lab.reports.folders import read_json
 
 CHECKOUT_CLAIMS = Path(__file__).resolve().parents[2] / "experiments"
 _PAPER = re.compile(r"^\*\*Paper\.\*\*\s+(.+?)(?:\n\s*\n|\Z)", re.MULTILINE | re.DOTALL)
 _COMMANDS = re.compile(r"^## Commands\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
-
-
-@dataclass(frozen=True)
-class Tolerance:
-    """How far a measured number may lie from the expected one.
-
-    Attributes:
-        kind: `absolute` (distance), `relative` (distance as a share of what is expected) or
-            `at_least` (how far it may fall short; more is always right).
-        size: of the distance.
-    """
-
-    kind: str
-    size: float
-
-    def holds(self, expected: float, measured: float) -> bool:
-        """Whether `measured` is within the tolerance; rounding errors aside."""
-        allowed = self.size * abs(expected) if self.kind == "relative" else self.size
-        away = expected - measured if self.kind == "at_least" else abs(expected - measured)
-        return bool(away <= allowed + 1e-9)
 
 
 @dataclass(frozen=True)
@@ -123,7 +101,7 @@ def load_claim(folder: Path, name: str) -> Claim:
     """
     place = folder / choose(name, claim_names(folder), "claim")
     title, paper, commands = _read_readme(place / "README.md")
-    held_target, tolerances = _read_tolerances(place / "tolerance.yaml")
+    held_target, tolerances = read_tolerances(place / "tolerance.yaml")
     claim = Claim(
         folder=place,
         title=title,
@@ -161,33 +139,6 @@ def _read_readme(path: Path) -> tuple[str, str, str]:
     if not block:
         raise UserError(f"{path}: a section `## Commands` must hold the commands, indented")
     return title.removeprefix("# ").strip(), " ".join(paper.group(1).split()), "\n".join(block)
-
-
-def _read_tolerances(path: Path) -> tuple[str | None, dict[str, Tolerance]]:
-    if not path.is_file():
-        return None, {}
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        raise UserError(f"{path} is no YAML: {' '.join(str(error).split())}") from error
-    if not isinstance(content, Mapping) or not isinstance(content.get("target"), str):
-        raise UserError(
-            f"{path} must name the target whose expectations are held, `target: NAME`, and the "
-            "tolerance of each quantity, as `tau: {relative: 0.1}`"
-        )
-    entries = {str(name): entry for name, entry in content.items() if name != "target"}
-    tolerances = {name: _tolerance(path, name, entry) for name, entry in entries.items()}
-    return content["target"], tolerances
-
-
-def _tolerance(path: Path, name: str, entry: Any) -> Tolerance:
-    if not isinstance(entry, Mapping) or len(entry) != 1:
-        raise UserError(f"{path}: {name} is {entry}; give one kind, as {{absolute: 0.05}}")
-    ((kind, size),) = entry.items()
-    choose(str(kind), ("absolute", "relative", "at_least"), f"tolerance of {name} in {path}")
-    if not isinstance(size, int | float) or isinstance(size, bool) or not 0 <= size < math.inf:
-        raise UserError(f"{path}: {name}.{kind} is {size}; it must be a number, 0 or more")
-    return Tolerance(str(kind), float(size))
 
 
 def _check_provenance(claim: Claim) -> None:

@@ -2,7 +2,7 @@
 
     expected.csv   source, settings, quantities
     measured.csv   run, settings, quantities with `_low` and `_high` (95 % intervals), counts,
-                   and `predicted_` numbers, which a formula made of the same run
+                   and what the same run predicts of a quantity (`PREDICTED`)
 
 One line holds for one setting; an empty setting means any, an empty quantity says nothing.
 """
@@ -69,9 +69,13 @@ QUANTITIES = {
     "itl_p99_ms": Quantity("inter-token latency p99, ms", 1),
     "peak_memory_mb": Quantity("peak memory, MB", 0),
 }
-PREDICTED = {name: f"predicted_{name}" for name in ("tau_micro", "decode_speedup")}
-"""Quantities that a formula predicts from a run, and the columns of what it predicts."""
-COUNTS = ("num_questions", "num_turns", "num_tokens", "num_cycles", "num_trials")
+PREDICTED = {
+    "tau_micro": "predicted_tau_micro",
+    "decode_speedup": "predicted_decode_speedup",
+    "acceptance": "mean_confidence",
+}
+"""Quantities that a run itself predicts, by a formula or its drafter's confidence, and where."""
+COUNTS = ("num_questions", "num_turns", "num_tokens", "num_cycles", "num_trials", "num_ties")
 
 EXPECTED_COLUMNS = ("source", *SETTINGS, *QUANTITIES)
 MEASURED_COLUMNS = (

@@ -145,6 +145,6 @@ def _first_measured(lines: pd.DataFrame) -> str:
 
 
 def _said(line: pd.Series, value: str) -> str:
-    """`speedup over vanilla 2.90× (vicuna-7b)`."""
+    """`speedup 2.90× (vicuna-7b)`."""
     target = f" ({line['target']})" if pd.notna(line["target"]) else ""
     return f"{QUANTITIES[line['quantity']].heading} {value}{target}"

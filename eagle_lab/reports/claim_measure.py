@@ -4,8 +4,9 @@ A run's line belongs to a claim if expected.csv has a line with its settings, th
 What is read off the run follows from the columns of expected.csv: with `draft_position` acceptance
 by depth, with `confidence_from` calibration, with `num_draft_tokens` chains beside Leviathan's
 formula, with `category` the summary by category, otherwise the summary of a bench or sweep, or the
-validations of a training. The run's folder name is its name in both files; measuring again replaces
-its lines, other runs' lines stay.
+validations of a training. Peak memory is left out on a CPU, where it is the process's so far and
+says nothing about a method. The run's folder name is its name in both files; measuring again
+replaces its lines, other runs' lines stay.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from eagle_lab.reports.claim import Claim
 from eagle_lab.reports.claim_columns import MEASURED_COLUMNS, NUMBER, SETTINGS, TEXT, with_settings
 from eagle_lab.reports.claim_provenance import publishable
 from eagle_lab.reports.claim_table import places
+from eagle_lab.reports.divergences import with_ties
 from eagle_lab.reports.folders import is_sweep
 from eagle_lab.reports.frames import label_generations
 from eagle_lab.reports.load import Run, Sweep, load_run, load_sweep
@@ -78,6 +80,8 @@ def write_rows(claim: Claim, run: str, rows: pd.DataFrame, provenance: dict[str,
 def measured_rows(claim: Claim, results: Run | Sweep, settings: Mapping[str, Any]) -> pd.DataFrame:
     """The lines of a run that belong to `claim`; raises like `add_run`."""
     rows = _rows(claim, results)
+    if results.provenance.get("device") == "cpu":
+        rows = rows.drop(columns="peak_memory_mb", errors="ignore")
     own = {"target": results.provenance.get("target")}
     if "benchmark" not in rows:
         own["benchmark"] = Path(str(results.provenance.get("prompts"))).stem
@@ -113,8 +117,8 @@ def _rows(claim: Claim, results: Run | Sweep) -> pd.DataFrame:
             return _category_rows(results)
         if results.summary.empty:
             return _training_rows(results)
-    table = results.summary if isinstance(results, Run) else results.table
-    return _summary_rows(table)
+        return _summary_rows(with_ties(results.summary, results.divergences))
+    return _summary_rows(results.table)
 
 
 def _summary_rows(table: pd.DataFrame) -> pd.DataFrame:
@@ -131,7 +135,8 @@ def _formula_rows(run: Run) -> pd.DataFrame:
             f"{run.path} has no chain of a fixed length, such as the method speculative, for the "
             "formula"
         )
-    keys, summary = ["method", "depth", "num_nodes"], _summary_rows(run.summary)
+    keys = ["method", "depth", "num_nodes"]
+    summary = _summary_rows(with_ties(run.summary, run.divergences))
     added = [name for name in rows if name not in summary]
     return summary.merge(rows[[*keys, *added]], on=keys)
 

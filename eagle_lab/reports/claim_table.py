@@ -1,7 +1,7 @@
 """Expected beside measured: the lines of a claim, their tables, and the status that follows.
 
 Every measured line stands with the first expected line whose settings, the target aside, it
-holds. Where that expects no number and a formula made one of the run itself, this is expected.
+holds. Where that expects no number and the run itself predicts one, this is expected.
 Only expectations for the target that tolerance.yaml names are held against it; a paper's number for
 another target stands beside it, told apart by its target and source.
 """
@@ -16,6 +16,7 @@ import pandas as pd
 
 from eagle_lab.reports.claim import Claim
 from eagle_lab.reports.claim_columns import PREDICTED, QUANTITIES, SETTINGS, TEXT
+from eagle_lab.reports.claim_tolerance import NOT_SHOWN, YES
 from eagle_lab.reports.tables import Table, decimals, make_table, text, with_interval
 
 NOTHING = "–"
@@ -55,8 +56,8 @@ def compare(claim: Claim) -> pd.DataFrame:
 
     Returns:
         Columns quantity, place (of the setting in expected.csv), the settings, expected, measured
-        with its interval, within_tolerance (True, False, or None where nothing can be held),
-        source and run.
+        with its interval, within_tolerance (`Tolerance.verdict`, or None where nothing can be
+        held), source and run.
     """
     lines = [line for quantity in claim.quantities for line in _lines(claim, quantity)]
     frame = pd.DataFrame(lines, columns=LINE_COLUMNS)
@@ -102,10 +103,12 @@ def _line(
         }
         predicted = found.get(PREDICTED.get(quantity, ""), np.nan)
         if "expected" not in line and pd.notna(predicted):
-            line |= {"expected": predicted, "source": "the formula, of this run"}
+            source = "the run itself" if wanted is None else wanted["source"]
+            line |= {"expected": predicted, "source": source}
     tolerance = claim.tolerance_of(quantity, line.get("target"))
     if tolerance is not None and "expected" in line and "measured" in line:
-        line["within_tolerance"] = tolerance.holds(line["expected"], line["measured"])
+        interval = line["measured_low"], line["measured_high"]
+        line["within_tolerance"] = tolerance.verdict(line["expected"], line["measured"], interval)
     return line
 
 
@@ -121,11 +124,10 @@ def claim_tables(claim: Claim, lines: pd.DataFrame) -> list[Table]:
 def _table(claim: Claim, quantity: str, lines: pd.DataFrame) -> Table:
     kind = QUANTITIES[quantity]
     columns = {heading: lines[name].map(_setting) for name, heading in SETTINGS.items()}
-    within = lines["within_tolerance"].map({True: "yes", False: "no"})
     columns |= {
         "expected": lines.apply(lambda line: expected_words(claim, line), axis=1),
         "measured": with_interval(lines, "measured", kind.places, kind.unit).replace("", NOTHING),
-        "within tolerance": within.fillna(NOTHING),
+        "within tolerance": lines["within_tolerance"].astype(object).fillna(NOTHING),
         "source": lines.apply(lambda line: _source(claim, line), axis=1),
     }
     ours = set(lines["target"][lines["measured"].notna()].dropna())
@@ -152,7 +154,7 @@ def expected_words(claim: Claim, line: pd.Series) -> str:
         return NOTHING
     kind = QUANTITIES[line["quantity"]]
     tolerance = claim.tolerance_of(line["quantity"], line["target"])
-    bound = "≥ " if tolerance is not None and tolerance.kind == "at_least" else ""
+    bound = "≥ " if tolerance is not None and tolerance.is_bound else ""
     return f"{bound}{decimals(kind.places, kind.unit)(line['expected'])}"
 
 
@@ -171,7 +173,8 @@ def status(claim: Claim, lines: pd.DataFrame) -> str:
     """How far the claim is measured, from its files alone.
 
     `not measured yet`, `partly measured (3 of 8 settings)` or `measured`, then how many numbers
-    are within tolerance. A claim that rests on an unfinished run is partly measured.
+    are within tolerance, and how many are not shown to be. A claim that rests on an unfinished run
+    is partly measured.
     """
     if claim.measured.empty:
         return "not measured yet"
@@ -182,4 +185,8 @@ def status(claim: Claim, lines: pd.DataFrame) -> str:
         reasons.append("a run is unfinished")
     said = f"partly measured ({', '.join(reasons)})" if reasons else "measured"
     held = lines["within_tolerance"].dropna()
-    return f"{said}; {int(held.sum())} of {len(held)} within tolerance" if len(held) else said
+    if held.empty:
+        return said
+    count = held.value_counts()
+    open_ones = f", {count[NOT_SHOWN]} not shown" if NOT_SHOWN in count else ""
+    return f"{said}; {count.get(YES, 0)} of {len(held)} within tolerance{open_ones}"

@@ -9,7 +9,8 @@ import pytest
 
 from eagle_lab.errors import UserError
 from eagle_lab.reports import claim as claims
-from eagle_lab.reports.claim import Tolerance, claims_folder, load_claim, load_claims
+from eagle_lab.reports.claim import claims_folder, load_claim, load_claims
+from eagle_lab.reports.claim_tolerance import Tolerance
 from tests.reports.claim_folder import EXPECTED, MEASURED, README, write_claim, write_unmeasured
 
 
@@ -24,7 +25,7 @@ def test_a_claim_is_read(tmp_path: Path):
     assert claim.expected["tau"].tolist() == [3.94, 2.0, 3.17, 3.3]
     assert claim.expected["depth"].isna().tolist() == [True, False, True, False]
     assert claim.measured["run"].unique().tolist() == ["trees"]
-    assert claim.tolerance_of("tau", "ours") == Tolerance("at_least", 0.0)
+    assert claim.tolerance_of("tau", "ours") == Tolerance({"at_least": 0.0})
     assert claim.tolerance_of("tau", "vicuna-7b") is None
 
 
@@ -35,20 +36,38 @@ def test_a_claim_before_it_is_measured(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("expected", "measured", "absolute", "relative", "at_least"),
+    ("measured", "distance", "at_least"),
+    [(2.2, "yes", "yes"), (2.3, "no", "yes"), (1.8, "yes", "yes"), (1.7, "no", "no")],
+)
+def test_tolerances(measured: float, distance: str, at_least: str):
+    assert Tolerance({"absolute": 0.2}).verdict(2.0, measured) == distance
+    assert Tolerance({"relative": 0.1}).verdict(2.0, measured) == distance
+    assert Tolerance({"at_least": 0.2}).verdict(2.0, measured) == at_least
+
+
+@pytest.mark.parametrize(
+    ("expected", "measured", "verdict"),
+    [(0.02, 0.024, "yes"), (0.02, 0.026, "no"), (0.5, 0.52, "yes"), (0.5, 0.54, "no")],
+)
+def test_of_two_distances_the_narrower_holds(expected: float, measured: float, verdict: str):
+    """A quarter of 0.02 is 0.005; of 0.5 it is more than 0.03."""
+    both = Tolerance({"absolute": 0.03, "relative": 0.25})
+    assert both.verdict(expected, measured) == verdict
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "verdict"),
     [
-        (2.0, 2.2, True, True, True),
-        (2.0, 2.3, False, False, True),
-        (2.0, 1.8, True, True, True),
-        (2.0, 1.7, False, False, False),
+        (2.0, 2.4, "yes"),
+        (1.9, 2.4, "not shown"),
+        (1.9, 2.0, "not shown"),
+        (1.7, 1.99, "no"),
+        (float("nan"), float("nan"), "yes"),
     ],
 )
-def test_tolerances(
-    expected: float, measured: float, absolute: bool, relative: bool, at_least: bool
-):
-    assert Tolerance("absolute", 0.2).holds(expected, measured) is absolute
-    assert Tolerance("relative", 0.1).holds(expected, measured) is relative
-    assert Tolerance("at_least", 0.2).holds(expected, measured) is at_least
+def test_a_bound_is_met_or_missed_by_the_whole_interval(low: float, high: float, verdict: str):
+    """2.2 is measured where at least 2 is expected; without an interval it alone decides."""
+    assert Tolerance({"at_least": 0.0}).verdict(2.0, 2.2, (low, high)) == verdict
 
 
 def test_an_unknown_claim_lists_what_there_is_and_the_nearest(tmp_path: Path):
@@ -88,7 +107,12 @@ def test_an_unknown_claim_lists_what_there_is_and_the_nearest(tmp_path: Path):
         ({"provenance": "{"}, "is not valid JSON"),
         ({"tolerance": "tau: {absolute: 1}"}, "must name the target whose expectations are held"),
         ({"tolerance": "{"}, "tolerance.yaml is no YAML"),
-        ({"tolerance": "target: ours\ntau: 0.1"}, "tau is 0.1; give one kind"),
+        ({"tolerance": "target: ours\ntau: 0.1"}, "tau is 0.1; give its kind and size"),
+        ({"tolerance": "target: ours\ntau: {}"}, "tau is {}; give its kind and size"),
+        (
+            {"tolerance": "target: ours\ntau: {at_least: 0, absolute: 1}"},
+            "as {absolute: 0.05}, and at_least alone",
+        ),
         ({"tolerance": "target: ours\ntau: {about: 1}"}, "unknown tolerance of tau"),
         ({"tolerance": "target: ours\ntau: {absolute: -1}"}, "tau.absolute is -1; it must be"),
         ({"tolerance": "target: ours\ntau: {absolute: .nan}"}, "tau.absolute is nan; it must be"),

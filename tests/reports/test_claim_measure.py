@@ -13,14 +13,15 @@ import pytest
 from eagle_lab.config import compose
 from eagle_lab.errors import UserError
 from eagle_lab.reports import load_run
-from eagle_lab.reports.calibration import calibration
+from eagle_lab.reports.calibration import calibration, expected_calibration_error
 from eagle_lab.reports.claim import Claim, load_claim
 from eagle_lab.reports.claim_index import hardware
 from eagle_lab.reports.claim_measure import add_run
 from eagle_lab.reports.claim_provenance import publishable, shortened, without_paths
 from eagle_lab.reports.claim_table import compare
+from eagle_lab.reports.sentences import run_sentences
 from eagle_lab.tasks import report
-from tests.reports.claim_folder import write_unmeasured
+from tests.reports.claim_folder import write_claim, write_unmeasured
 from tests.reports.fake_run import (
     BENCH,
     eagle,
@@ -57,6 +58,31 @@ def test_lines_of_a_bench_that_belong_to_the_claim(tmp_path: Path, bench_run: Pa
                          ("draft_ms", "draft_ms"), ("num_cycles", "num_cycles")):  # fmt: skip
         assert row[ours] == pytest.approx(truth[theirs], rel=1e-6)
     assert compare(again(claim))["measured"].notna().all()
+
+
+def test_ties_are_counted_where_a_bench_judged_them(tmp_path: Path, bench_run: Path):
+    """The run has one tie, of eagle_dynamic; a sampled run was never held against vanilla."""
+    lines = "x,bench80,0,eagle_dynamic,2\nx,bench80,0,eagle_chain,2\nx,bench80,1,eagle_chain,2\n"
+    claim = about(tmp_path, "source,benchmark,temperature,method,tau\n" + lines)
+    add_run(claim, bench_run)
+    pair = [BENCH[0], BENCH[3]]  # too few methods for a tie
+    add_run(again(claim), write_bench(tmp_path / "exact", pair, num_questions=8))
+    add_run(again(claim), write_bench(tmp_path / "sampled", pair, temperature=1.0))
+    found = again(claim).measured.set_index(["run", "method"])["num_ties"]
+    assert found["run"].to_dict() == {"eagle_dynamic": 1, "eagle_chain": 0}
+    assert found["exact", "eagle_chain"] == 0 and np.isnan(found["sampled", "eagle_chain"])
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_peak_memory_is_published_of_a_gpu_alone(tmp_path: Path, device: str):
+    run = write_bench(tmp_path / "run", [BENCH[0], BENCH[5]])
+    path = run / "provenance.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"device": device}), "utf-8")
+    claim = about(tmp_path, TREES)
+    add_run(claim, run)
+    measured = again(claim).measured
+    assert ("peak_memory_mb" in measured) is (device == "cuda")
+    assert measured["draft_ms"].notna().all()
 
 
 def test_measuring_again_replaces_a_runs_lines_and_keeps_the_others(
@@ -150,14 +176,17 @@ def test_calibration_by_hand():
     assert frame["confidence_to"].tolist() == [0.05, 0.2, 1.0]
     assert frame["num_trials"].tolist() == [1, 3, 2]
     np.testing.assert_allclose(frame["acceptance"], [0, 1 / 3, 1])
-    assert frame["acceptance_low"].tolist()[1:] == [0.0, 1.0]  # question 2 alone; all accepted
+    np.testing.assert_allclose(frame["mean_confidence"], [0, 0.5 / 3, 1.97 / 2])
+    assert frame["acceptance_low"].isna().all()  # of two questions
+    # Distances 0 of one, 1/6 of three and 0.015 of two tokens
+    assert expected_calibration_error(frame) == pytest.approx((3 * 1 / 6 + 2 * 0.015) / 6)
 
 
 def test_calibration_of_a_drafter_that_is_calibrated():
     """20,000 tokens accepted with their confidence: 20 bins within 0.07 of their mean.
 
     A bin holds 1000 +- 100 tokens, 0.07 is more than 4 standard deviations: a false alarm in
-    less than 1 of 700 runs.
+    less than 1 of 700 runs. The error is a mean of 20 such distances, 0.010 +- 0.002.
     """
     random = np.random.default_rng(0)
     confidences = random.random((100, 200))
@@ -169,9 +198,10 @@ def test_calibration_of_a_drafter_that_is_calibrated():
             draft_accepted=accepted.tolist(),
         )
     )
-    middle = (frame["confidence_from"] + frame["confidence_to"]) / 2
-    assert (frame["acceptance"] - middle).abs().max() < 0.07
-    assert (frame["acceptance"] - (1 - middle)).abs().max() > 0.8
+    assert (frame["acceptance"] - frame["mean_confidence"]).abs().max() < 0.07
+    assert 0.002 < expected_calibration_error(frame) < 0.018
+    frame["mean_confidence"] = 1 - frame["mean_confidence"]
+    assert expected_calibration_error(frame) > 0.4
 
 
 def test_calibration_of_a_run(tmp_path: Path):
@@ -193,7 +223,28 @@ def test_calibration_of_a_run(tmp_path: Path):
     assert add_run(claim, run) == 2
     measured = again(claim).measured
     assert measured["acceptance"].tolist() == [0, 1]
+    assert measured["mean_confidence"].tolist() == [0.12, 0.93]
     assert measured["num_nodes"].tolist() == [32, 32]
+    said = " ".join(run_sentences(load_run(run)))
+    assert "calibration error of eagle_dynamic: 0.0950 over 64 judged draft tokens, 20 bins" in said
+
+
+def test_a_drafter_is_held_to_its_own_mean_confidence(tmp_path: Path):
+    """Expected is the mean confidence of the line, in a bin that fills unevenly not the middle."""
+    expected = (
+        "source,target,confidence_from,confidence_to,acceptance\n"
+        "a paper,vicuna-7b,0,0.05,0.04\ncalibrated,ours,0,0.05,\ncalibrated,ours,0.5,0.55,\n"
+    )
+    measured = (
+        "run,target,confidence_from,confidence_to,acceptance,mean_confidence\n"
+        "trees,ours,0,0.05,0.025,0.012\ntrees,ours,0.5,0.55,0.54,0.53\n"
+    )
+    tolerance = "target: ours\nacceptance: {absolute: 0.03, relative: 0.25}\n"
+    files = {"expected": expected, "measured": measured, "tolerance": tolerance}
+    lines = compare(load_claim(write_claim(tmp_path, **files), "trees"))
+    assert lines["expected"].tolist() == [0.04, 0.012, 0.53]
+    assert lines["within_tolerance"].tolist()[1:] == ["no", "yes"]
+    assert lines["source"].tolist() == ["a paper", "calibrated", "calibrated"]
 
 
 def test_chains_stand_beside_what_the_formula_makes_of_the_run(tmp_path: Path):
@@ -220,8 +271,8 @@ def test_chains_stand_beside_what_the_formula_makes_of_the_run(tmp_path: Path):
     assert found.loc["tau_micro", ["measured", "measured_low"]].tolist() == pytest.approx(
         [tau, tau - 0.1], rel=1e-6
     )
-    assert found.loc[["tau_micro", "decode_speedup"], "within_tolerance"].tolist() == [True, False]
-    assert found.loc["tau_micro", "source"] == "the formula, of this run"
+    assert found.loc[["tau_micro", "decode_speedup"], "within_tolerance"].tolist() == ["yes", "no"]
+    assert found.loc["tau_micro", "source"] == "formula"
     assert found.loc["speedup", "measured"].tolist()[-1] == pytest.approx(
         truth["speedup"], rel=1e-6
     )

@@ -70,11 +70,24 @@ def test_the_status_follows_from_the_files(
 
 
 def test_an_expectation_without_target_is_held_against_the_held_target(tmp_path: Path):
-    expected = "source,method,tau\nreasoning,eagle_static,2.6\n"
+    expected = "source,method,tau\nreasoning,eagle_static,2.8\n"
     claim = load_claim(claim_folder.write_claim(tmp_path, expected=expected), "trees")
     line = compare(claim).iloc[0]
-    assert (line["expected"], line["measured"]) == (2.6, 2.5)
-    assert line["within_tolerance"] == False  # noqa: E712  (neither True nor empty)
+    assert (line["expected"], line["measured"]) == (2.8, 2.5)
+    assert line["within_tolerance"] == "no"
+
+
+def test_what_an_interval_leaves_open_is_not_shown(tmp_path: Path):
+    """At least 3 is expected: 2.5 [2.25, 2.75] misses it, 3.1 [2.9, 3.2] may or may not."""
+    expected = "source,target,method,tau\naim,ours,,3\n"
+    measured = MEASURED.replace("3.1,3,3.2", "3.1,2.9,3.2")
+    root = claim_folder.write_claim(tmp_path, expected=expected, measured=measured)
+    claim = load_claim(root, "trees")
+    lines = compare(claim)
+    assert lines.set_index("measured")["within_tolerance"].to_dict() == {
+        2.5: "no", 3.1: "not shown"
+    }  # fmt: skip
+    assert status(claim, lines) == "measured; 0 of 2 within tolerance, 1 not shown"
 
 
 def test_large_and_small_settings_are_written_in_full(tmp_path: Path):
