@@ -18,7 +18,7 @@ from torch import Tensor
 
 from eagle_lab.decoding.chain import Chain, Draws, check_stop_confidence, draft_chain
 from eagle_lab.decoding.draft_length import DraftLength
-from eagle_lab.decoding.proposer import Context
+from eagle_lab.decoding.proposer import Context, Proposer
 from eagle_lab.decoding.shared_vocabulary import SharedVocabulary
 from eagle_lab.errors import Missing, UserError
 from eagle_lab.models.load import DTYPES, load_target
@@ -136,13 +136,8 @@ class DraftModel:
             self._drafted = []
 
 
-class DraftModelProposer:
+class DraftModelProposer(Proposer):
     """A chain drafted by a model that shares tokens with the target.
-
-    Attributes:
-        max_nodes: most tokens drafted.
-        context_length: most tokens that the draft model reads.
-        draws_children: whether tokens are drawn at T > 0: no replay there.
 
     Args:
         method: name of the method, for errors.

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from eagle_lab.decoding.draft_graphs import DraftGraphs
-from eagle_lab.decoding.proposer import Context
+from eagle_lab.decoding.proposer import Context, Proposer
 from eagle_lab.drafters.eagle1 import Eagle1
 from eagle_lab.drafters.fast_eagle1 import CacheAttend, use_fast_drafter
 from eagle_lab.errors import Infeasible
@@ -35,10 +35,8 @@ def states_at(states: Tensor, columns: Tensor) -> Tensor:
     return states.gather(1, columns[:, :, None].expand(-1, -1, states.shape[-1]))
 
 
-class EagleProposer:
+class EagleProposer(Proposer):
     """What chain, static and dynamic EAGLE proposers share; they differ in `propose`."""
-
-    max_nodes: int
 
     def __init__(self, target: Target, drafter: Eagle1):
         self.target = target

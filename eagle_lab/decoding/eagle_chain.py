@@ -20,7 +20,7 @@ from eagle_lab.verify import Acceptance
 class EagleChain(EagleProposer):
     """One branch of up to `num_draft_tokens`."""
 
-    draws_children = True  # at T > 0: no replay there
+    draws_children = True
 
     def __init__(
         self,

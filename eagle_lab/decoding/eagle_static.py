@@ -72,7 +72,7 @@ def _levels(shape: StaticShape, device: torch.device) -> list[_Level]:
 class EagleStatic(EagleProposer):
     """Fills `shape`; `paths` as nested lists of sibling ranks, EAGLE-1's 25 nodes by default."""
 
-    draws_children = True  # at T > 0: no replay there
+    draws_children = True
 
     def __init__(
         self, target: Target, drafter: Eagle1, *, paths: Sequence[Sequence[int]] | None = None
@@ -83,6 +83,7 @@ class EagleStatic(EagleProposer):
         super().__init__(target, drafter)
         self.shape = StaticShape.from_paths(paths or EAGLE1_PATHS)
         self.max_nodes = len(self.shape.paths)
+        self.sizes = {"depth": self.shape.depth, "width": None, "num_nodes": self.max_nodes}
         self._parents = self.shape.parents.to(target.device)
         self._levels = _levels(self.shape, target.device)
         self._check_width(max(level.num_children for level in self._levels))

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from eagle_lab.decoding.eagle_dynamic import EagleDynamic
-from eagle_lab.decoding.proposer import Context
+from eagle_lab.decoding.proposer import Context, Proposer
 from eagle_lab.decoding.suffix import SuffixCopier
 from eagle_lab.drafters.eagle1 import Eagle1
 from eagle_lab.errors import UserError
@@ -29,7 +29,7 @@ from eagle_lab.tree.join import emptied, graft
 from eagle_lab.verify import Acceptance
 
 
-class Hybrid:
+class Hybrid(Proposer):
     """`EagleDynamic` with `num_nodes`, and up to `num_draft_tokens` copied tokens on top."""
 
     def __init__(
@@ -51,7 +51,7 @@ class Hybrid:
             raise UserError(f"alone_from={alone_from} must be at least n_min={n_min}")
         self.copier = SuffixCopier(n_min, num_draft_tokens, tokens_per_match, earlier_answers)
         self.eagle = EagleDynamic(target, drafter, depth=depth, width=width, num_nodes=num_nodes)
-        self.alone_from = alone_from
+        self.alone_from, self.remembers_answers = alone_from, earlier_answers
         self.max_nodes = num_nodes + num_draft_tokens
 
     def begin(self, context: Context, features: Tensor) -> None:

@@ -24,12 +24,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from eagle_lab.decoding.proposer import Context
+from eagle_lab.decoding.proposer import Context, Proposer
 from eagle_lab.errors import UserError
 from eagle_lab.models.target import Scores
 from eagle_lab.tree.draft_tree import DraftTree
@@ -58,7 +57,7 @@ class NgramPool:
         return list(reversed(self._entries.get(first, {})))
 
 
-class Lookahead:
+class Lookahead(Proposer):
     """Window, pool and verification in one target pass; every row has its own pool.
 
     Attributes:
@@ -67,11 +66,10 @@ class Lookahead:
             the window's W, of which nothing is a candidate.
     """
 
-    reads_all_scores = True  # those of the window's nodes, too: no replay
+    reads_all_scores = True  # those of the window's nodes, too
 
     def __init__(
         self,
-        target: Any = None,
         *,
         window_size: int = 7,
         ngram_size: int = 5,

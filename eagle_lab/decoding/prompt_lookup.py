@@ -8,13 +8,12 @@ hence lossless. No match is an empty draft.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from eagle_lab.decoding.draft_length import DraftLength
-from eagle_lab.decoding.proposer import Context
+from eagle_lab.decoding.proposer import Context, Proposer
 from eagle_lab.errors import UserError
 from eagle_lab.models.target import Scores
 from eagle_lab.tree.draft_tree import DraftTree
@@ -41,12 +40,11 @@ def find_continuation(tokens: np.ndarray, n_max: int, n_min: int, num_draft_toke
     return []
 
 
-class PromptLookup:
+class PromptLookup(Proposer):
     """Copies a branch of up to `num_draft_tokens` tokens out of the row's own context."""
 
     def __init__(
         self,
-        target: Any = None,
         *,
         n_max: int = 3,
         n_min: int = 1,

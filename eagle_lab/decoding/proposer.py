@@ -12,9 +12,8 @@ A proposer never sees a row that has finished: output is cut before anything obs
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -81,21 +80,39 @@ class Context:
         self.coins = self.coins.select(rows)
 
 
-class Proposer(Protocol):
-    """Drafts trees for a batch of rows.
+class Proposer:
+    """Drafts trees for a batch of rows; the base of every method.
+
+    A new one sets `max_nodes` and writes `propose`. It overrides the other calls where it remembers
+    or learns something, and sets an attribute below where its default does not hold.
 
     Attributes:
         max_nodes: most nodes a tree of this proposer has, the root not counted.
+        sizes: depth, width and num_nodes of its trees as a bench shows them, where these are not
+            its settings of the same names.
+        context_length: most tokens of a text that what drafts can read, a draft included; None
+            where only the target's own context counts.
+        draws_children: whether children are drawn at T > 0, so that judging them needs the
+            target's whole law; a replay of known answers has none.
+        reads_all_scores: whether `observe` reads scores of nodes that were not accepted; a replay
+            has none.
+        remembers_answers: whether drafts depend on earlier batches, so that no decoding can be
+            repeated; `forget` ends it.
     """
 
     max_nodes: int
+    sizes: Mapping[str, int | None] | None = None
+    context_length: int | None = None
+    draws_children: bool = False
+    reads_all_scores: bool = False
+    remembers_answers: bool = False
 
     def begin(self, context: Context, features: Tensor) -> None:
         """Take the prompts: `features` [B, T, F], row b holding its prompt's positions first."""
 
     def propose(self, context: Context) -> DraftTree:
         """Draft one tree per row, on the roots of `context`."""
-        ...
+        raise NotImplementedError
 
     def observe(self, context: Context, acceptance: Acceptance, scores: Scores) -> None:
         """Learn what was kept; `context` already ends with the new tokens."""
@@ -103,15 +120,5 @@ class Proposer(Protocol):
     def select(self, rows: Sequence[int]) -> None:
         """Keep only the state of the chosen rows."""
 
-
-class Stateless:
-    """Base of proposers that need nothing but the context."""
-
-    def begin(self, context: Context, features: Tensor) -> None:
-        """Nothing to remember."""
-
-    def observe(self, context: Context, acceptance: Acceptance, scores: Scores) -> None:
-        """Nothing to learn."""
-
-    def select(self, rows: Sequence[int]) -> None:
-        """Nothing to drop."""
+    def forget(self) -> None:
+        """Forget earlier batches."""

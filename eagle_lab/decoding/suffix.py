@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice
-from typing import Any
 
-from eagle_lab.decoding.proposer import Context, Stateless
+from torch import Tensor
+
+from eagle_lab.decoding.proposer import Context, Proposer
 from eagle_lab.decoding.suffix_automaton import Cursor, SuffixAutomaton
 from eagle_lab.errors import UserError
 from eagle_lab.tree.draft_tree import DraftTree
@@ -127,12 +128,11 @@ class SuffixCopier:
         self._rows = [self._rows[row] for row in rows]
 
 
-class Suffix(Stateless):
+class Suffix(Proposer):
     """Copies a branch that grows with the length of the match; see `SuffixCopier`."""
 
     def __init__(
         self,
-        target: Any = None,
         *,
         n_min: int = 1,
         num_draft_tokens: int = 16,
@@ -140,9 +140,9 @@ class Suffix(Stateless):
         earlier_answers: bool = False,
     ):
         self.copier = SuffixCopier(n_min, num_draft_tokens, tokens_per_match, earlier_answers)
-        self.max_nodes = num_draft_tokens
+        self.max_nodes, self.remembers_answers = num_draft_tokens, earlier_answers
 
-    def begin(self, context: Context, features: Any) -> None:
+    def begin(self, context: Context, features: Tensor) -> None:
         """Forget the rows before, remember their answers if asked to."""
         self.copier.begin(context)
 

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from eagle_lab.decoding.proposer import Context, Stateless
+from eagle_lab.decoding.proposer import Context, Proposer
 from eagle_lab.tree.draft_tree import DraftTree
 
 
-class Vanilla(Stateless):
+class Vanilla(Proposer):
     """Proposes nothing; the baseline of every bench."""
 
     max_nodes = 0
-
-    def __init__(self, target: Any = None):
-        """`target` is accepted like every proposer's and not used."""
 
     def propose(self, context: Context) -> DraftTree:
         """The root alone."""

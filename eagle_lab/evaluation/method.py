@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 from eagle_lab.decoding.generation import Generation
+from eagle_lab.decoding.proposer import Proposer
 from eagle_lab.sampling import Sampling
 
 VANILLA = "vanilla"
@@ -22,10 +23,12 @@ class Decoder(Protocol):
     Attributes:
         max_batch_size: most prompts it decodes side by side; None for any number.
         max_nodes: most tokens drafted per pass.
+        context_length: most tokens of a prompt, its answer and a draft.
     """
 
     max_batch_size: int | None
     max_nodes: int
+    context_length: int
 
     def generate(
         self,
@@ -57,7 +60,7 @@ class Method:
     """
 
     name: str
-    proposer: Any = None
+    proposer: Proposer | None = None
     decoder: Decoder | None = None
     drafter: str | None = None
     drafter_matches_target: bool | None = None
@@ -93,8 +96,8 @@ class Method:
         return 0 if built is None else built.max_nodes
 
     def forget(self) -> None:
-        """Make the proposer forget earlier batches, if it remembers any (`earlier_answers`)."""
-        if hasattr(self.proposer, "forget"):
+        """Make the proposer forget earlier batches, if it remembers any."""
+        if self.proposer is not None:
             self.proposer.forget()
 
     @property
@@ -115,9 +118,15 @@ class Method:
 
     def replayable(self, sampling: Sampling) -> bool:
         """Whether all it asks of the target lies along the text that plain decoding emits."""
-        draws = not sampling.greedy and getattr(self.proposer, "draws_children", False)
-        reads_more = getattr(self.proposer, "reads_all_scores", False)
-        return self.decoder is None and not draws and not reads_more
+        if self.proposer is None:
+            return False
+        draws = self.proposer.draws_children and not sampling.greedy
+        return not draws and not self.proposer.reads_all_scores
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether decoding a batch once more gives the same cycles."""
+        return self.proposer is None or not self.proposer.remembers_answers
 
     @property
     def lossy(self) -> bool:

@@ -61,6 +61,7 @@ def measure_overhead(
 def _watched_decode(
     target: Target, method: Method, prompts: Sequence[Sequence[int]], max_new_tokens: int
 ) -> tuple[_ModelWatch, list[Generation]]:
+    assert method.proposer is not None, "peers have no cycles to watch"
     watch = _ModelWatch(target.device)
     with watch.watching(target, method.proposer):
         return watch, decode(target, method.proposer, prompts, max_new_tokens=max_new_tokens)

@@ -147,21 +147,16 @@ class Bench:
         num_recordings = CacheGraphs.num_recordings
         self._memory.start()
         generations = self._generate(target, *asked)
-        if CacheGraphs.num_recordings > num_recordings and self._may_repeat(method):
-            generations = self._generate(
-                target, *asked
-            )  # the same texts, without the time of recording
+        recorded = CacheGraphs.num_recordings > num_recordings
+        if recorded and self.settings.timing and method.repeatable:
+            # The same texts, without the time of recording
+            generations = self._generate(target, *asked)
         # Recordings of the methods before keep memory that would count as this one's
         peak = self._memory.megabytes() if self.target.graphs is None else None
         return [
             self._row(method, batch, question, generation) | {"peak_memory_mb": peak}
             for question, generation in zip(batch.questions, generations, strict=True)
         ]
-
-    def _may_repeat(self, method: Method) -> bool:
-        """Whether decoding once more changes nothing but times, and these are wanted."""
-        copier = getattr(method.proposer, "copier", None)
-        return self.settings.timing and not getattr(copier, "earlier_answers", False)
 
     def _scorer_of(
         self, method: Method, batch: Batch, prompts: list[list[int]], keys: list[int]
@@ -197,6 +192,7 @@ class Bench:
         }
         if method.decoder is not None:
             return method.decoder.generate(prompts, **asked)
+        assert method.proposer is not None, "infeasible methods do not run"
         return decode(
             target,
             method.proposer,

@@ -51,7 +51,7 @@ def _proposer(config: DictConfig, target: Target) -> tuple[str, Proposer]:
     method = builder.build(name, settings)
     if method.infeasible:
         raise UserError(method.infeasible)
-    if method.decoder is not None:
+    if method.proposer is None:
         raise UserError(f"chat shows methods of our own engine; {name} is another one's")
     return name, method.proposer
 

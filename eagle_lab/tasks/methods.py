@@ -1,7 +1,7 @@
 """From `method.NAME` entries of the configuration to methods that can run.
 
 An entry names the class of its proposer, or of its decoder if it is a peer (`_target_`), and the
-arguments of its constructor. The target, and the drafter where the class takes one, are added here.
+arguments of its constructor. The target and the drafter are added here, where the class takes them.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from eagle_lab.catalog import options
 from eagle_lab.decoding.draft_model import open_draft_model
+from eagle_lab.decoding.proposer import Proposer
 from eagle_lab.drafters.checkpoint import load_drafter
 from eagle_lab.drafters.folder import weights_digest
 from eagle_lab.drafters.shipped import drafter_folder, shown_name
@@ -106,6 +107,8 @@ class MethodBuilder:
         for key, value in arguments.items():
             choose(key, allowed, f"setting of method.{name}")
             _check_type(f"method.{name}.{key}", value, parameters[key].annotation)
+        if "target" in parameters:
+            arguments["target"] = self.target
         path, matches = None, None
         if "drafter" in parameters:
             path = self._drafter_folder(name, settings.get("drafter"))
@@ -118,11 +121,11 @@ class MethodBuilder:
             "drafter_matches_target": matches,
         }
         try:
-            built = method_class(target=self.target, **arguments)
+            built = method_class(**arguments)
         except Infeasible as reason:
             return Method(**facts, **_asked(settings), infeasible=str(reason))
         role = "decoder" if isinstance(built, Decoder) else "proposer"
-        facts["context_length"] = getattr(built, "context_length", None)
+        facts["context_length"] = built.context_length
         return Method(**facts, **_sizes(built, settings), **{role: built})
 
     def _drafter_folder(self, name: str, own: str | None) -> Path:
@@ -175,14 +178,12 @@ def _asked(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {name: settings.get(name) for name in ("depth", "width", "num_nodes")}
 
 
-def _sizes(proposer: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Depth, width and node count of a proposer's trees, None where they do not apply."""
-    if hasattr(proposer, "sizes"):
-        return dict(proposer.sizes)
-    shape = getattr(proposer, "shape", None)
-    depth = settings.get("depth") or settings.get("num_draft_tokens") or (shape and shape.depth)
+def _sizes(built: Proposer | Decoder, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Depth, width and node count of what is drafted, None where they do not apply."""
+    if isinstance(built, Proposer) and built.sizes is not None:
+        return dict(built.sizes)
     return {
-        "depth": depth,
+        "depth": settings.get("depth") or settings.get("num_draft_tokens"),
         "width": settings.get("width"),
-        "num_nodes": proposer.max_nodes or None,
+        "num_nodes": built.max_nodes or None,
     }

@@ -1,17 +1,57 @@
-"""Draft models that agree with a tiny target now and then: of its vocabulary, and of another."""
+"""What agrees with a tiny target now and then: an EAGLE drafter fitted to its answers, and draft
+models of its vocabulary and of another.
+"""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from eagle_lab.data.packing import Document, pack
+from eagle_lab.decoding.loop import decode
+from eagle_lab.decoding.vanilla import Vanilla
+from eagle_lab.drafters.eagle1 import Eagle1, Eagle1Config
 from eagle_lab.models.target import Target
 from eagle_lab.models.tiny import END_OF_TEXT, TURN_END, TURN_START, tiny_random
+from eagle_lab.training.least_squares import least_squares_start
 
 OTHER_MERGES = "Ġ t|i n|Ġ s|o n|Ġt h|Ġth e|e a|s ea|Ġ c|a t|in g|o u|Ġ w|Ġw e".split("|")
+
+
+@torch.no_grad()
+def fitted_drafter(
+    target: Target, prompts: Sequence[Sequence[int]], draft_vocab_size: int | None
+) -> Eagle1:
+    """A drafter whose fc predicts the features of the target's answers to `prompts`, linearly.
+
+    Its layer is random but small: enough that attention to another text changes the draft.
+    """
+    config = Eagle1Config.from_target(target, inner_norm=True, draft_vocab_size=draft_vocab_size)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        kept = torch.randperm(target.vocab_size)[:draft_vocab_size].sort().values
+        drafter = Eagle1(config, kept if draft_vocab_size else None)
+        drafter.to(target.device).attach(target)
+        least_squares_start(drafter, [pack(_answered(target, prompts))])
+        for output in (drafter.layers[0].self_attn.o_proj, drafter.layers[0].mlp.down_proj):
+            torch.nn.init.normal_(output.weight, std=0.02)
+    return drafter.to(target.dtype).eval().requires_grad_(False)
+
+
+def _answered(target: Target, prompts: Sequence[Sequence[int]]) -> list[Document]:
+    """The target's answers as training documents."""
+    documents = []
+    for row in decode(target, Vanilla(), prompts, max_new_tokens=24, keep_features=True):
+        tokens = torch.tensor(row.prompt_tokens + row.tokens)
+        supervised = torch.arange(len(tokens)) >= len(row.prompt_tokens)
+        assert row.features is not None
+        features = torch.cat([row.features.float(), row.features.new_zeros(1, target.hidden_size)])
+        documents.append(Document(tokens, supervised, features))
+    return documents
 
 
 @functools.cache

@@ -65,7 +65,7 @@ def _is_list(place):
 
 METHODS = {
     "vanilla": lambda target: Vanilla(),
-    "prompt_lookup": lambda target: PromptLookup(target),
+    "prompt_lookup": lambda target: PromptLookup(),
     "eagle_chain": lambda target: EagleChain(target, drafter_of(target), num_draft_tokens=4),
     "eagle_static": lambda target: EagleStatic(target, drafter_of(target)),
     "eagle_dynamic": lambda target: EagleDynamic(

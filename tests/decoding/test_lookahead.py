@@ -67,7 +67,7 @@ def test_every_trajectory_and_every_guess_scores_as_it_does_alone(architecture):
     """Each node of window and guesses against a forward over the text and its own path only."""
     target = Target(*tiny_random(architecture))
     width, size = 4, 4
-    proposer = Planted(target, window_size=width, ngram_size=size, num_guesses=3)
+    proposer = Planted(window_size=width, ngram_size=size, num_guesses=3)
     decode(target, proposer, [PROMPTS[1]], max_new_tokens=6)
     for text, tree, guesses, window, logits in proposer.cycles:
         scores = {}  # path from the root on -> logits behind it
@@ -119,7 +119,7 @@ def reference(target, texts, width, size, capacity):
 )
 def test_the_pool_holds_the_ngrams_of_separate_jacobi_iterations(width, size, capacity):
     target = Target(*tiny_random("llama"))
-    proposer = Recorded(target, window_size=width, ngram_size=size, num_guesses=capacity)
+    proposer = Recorded(window_size=width, ngram_size=size, num_guesses=capacity)
     decode(target, proposer, [PROMPTS[1]], max_new_tokens=12)
     texts = [text for text, *_ in proposer.cycles]
     assert len(texts) > 3
@@ -140,7 +140,7 @@ def test_the_pool_keeps_the_latest_of_each_first_token():
 def test_prompt_ngrams_are_guessed_from_the_first_cycle():
     """A prompt in which every token has its successors: whatever comes first is known."""
     target = Target(*tiny_random("llama"))
-    proposer = Recorded(target, ngram_size=3, prompt_ngrams=True)
+    proposer = Recorded(ngram_size=3, prompt_ngrams=True)
     tokens = list(range(target.vocab_size))
     decode(target, proposer, [tokens + tokens[:2]], max_new_tokens=3)
     text, _, guesses, *_ = proposer.cycles[0]
@@ -151,7 +151,7 @@ def test_prompt_ngrams_are_guessed_from_the_first_cycle():
 def test_looping_text_is_guessed():
     """A target that loops is caught by the pool: more tokens than cycles."""
     target = Target(*tiny_random("llama"))
-    rows = decode(target, Lookahead(target), PROMPTS, max_new_tokens=60)
+    rows = decode(target, Lookahead(), PROMPTS, max_new_tokens=60)
     assert sum(sum(row.accepted_lengths) for row in rows) > 0
     for row in rows:
         assert row.num_drafted <= len(row.accepted_lengths) * 7 * 4  # window nodes are not counted

@@ -40,7 +40,7 @@ def test_behind_the_end_of_the_text_nothing_is_judged(limit, judged):
 
 def test_a_cycle_without_a_draft_judges_nothing():
     target = Target(*tiny_random("llama"), fast_layers=False)
-    (row,) = decode(target, PromptLookup(target), [[60, 61, 62, 63] * 4], max_new_tokens=30)
+    (row,) = decode(target, PromptLookup(), [[60, 61, 62, 63] * 4], max_new_tokens=30)
     lengths = zip(row.judged_lengths, row.accepted_lengths, row.emitted_lengths, strict=True)
     assert all(kept <= judged <= new for judged, kept, new in lengths)
     assert 0 in row.judged_lengths

@@ -91,10 +91,10 @@ def test_answers_of_earlier_batches_are_copied_from_without_their_prompts():
 def test_asked_again_with_earlier_answers_almost_everything_is_copied():
     target = Target(*tiny_random("llama"))
     prompts = [[40, 41, 42], [20, 21, 20, 21, 20]]
-    proposer = Suffix(target, earlier_answers=True)
+    proposer = Suffix(earlier_answers=True)
     first = decode(target, proposer, prompts, max_new_tokens=60)
     again = decode(target, proposer, prompts, max_new_tokens=60)
-    forgetful = decode(target, Suffix(target), prompts, max_new_tokens=60)
+    forgetful = decode(target, Suffix(), prompts, max_new_tokens=60)
     assert [row.tokens for row in first] == [row.tokens for row in again]
     assert [row.accepted_lengths for row in first] == [row.accepted_lengths for row in forgetful]
     for row, before in zip(again, first, strict=True):

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from eagle_lab.data.prompts import Question
-from eagle_lab.decoding.proposer import Context, Stateless
+from eagle_lab.decoding.proposer import Context, Proposer
 from eagle_lab.decoding.vanilla import Vanilla
 from eagle_lab.evaluation.method import Method
 from eagle_lab.evaluation.plan import BenchSettings
@@ -31,7 +31,7 @@ def tiny_target() -> Target:
     return load_target("tiny_random", device="cpu")
 
 
-class Oracle(Stateless):
+class Oracle(Proposer):
     """Drafts chains of `length` tokens of which the first so many are vanilla's.
 
     Args:

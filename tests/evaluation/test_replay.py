@@ -35,7 +35,7 @@ def methods_of(target):
         vanilla(),
         Method("eagle_chain", EagleChain(target, drafter, num_draft_tokens=3), num_nodes=3),
         Method("eagle_dynamic", tree, depth=3, width=3, num_nodes=7),
-        Method("prompt_lookup", PromptLookup(target), num_nodes=10),
+        Method("prompt_lookup", PromptLookup(), num_nodes=10),
         Method("self_speculation", SelfSpeculation(target, num_draft_tokens=4), num_nodes=4),
     ]
 
@@ -73,9 +73,9 @@ def test_the_target_answers_each_batch_once(monkeypatch):
 
 def test_methods_that_read_other_scores_are_decoded(monkeypatch):
     target = tiny_target()
-    real = Bench(target, [vanilla(), Method("lookahead", Lookahead(target))], QUESTIONS, SETTINGS)
+    real = Bench(target, [vanilla(), Method("lookahead", Lookahead())], QUESTIONS, SETTINGS)
     settings = dataclasses.replace(SETTINGS, replay=True)
-    bench = Bench(target, [vanilla(), Method("lookahead", Lookahead(target))], QUESTIONS, settings)
+    bench = Bench(target, [vanilla(), Method("lookahead", Lookahead())], QUESTIONS, settings)
     counted = [[row["accepted_lengths"] for row in one.run()] for one in (real, bench)]
     assert counted[0] == counted[1]
 

@@ -299,6 +299,11 @@ def test_warm_up_is_forgotten_by_what_remembers_earlier_answers():
     assert drafted(warmup=3) == drafted(warmup=0)
 
 
+def test_only_what_remembers_earlier_answers_cannot_be_repeated():
+    assert Method("suffix", Suffix()).repeatable
+    assert not Method("suffix", Suffix(earlier_answers=True)).repeatable
+
+
 @pytest.mark.parametrize("change", [{"turns": 0}, {"batch_size": 0}, {"warmup": -1}])
 def test_impossible_settings_name_their_key(change):
     with pytest.raises(UserError, match=f"eval.{next(iter(change))}="):

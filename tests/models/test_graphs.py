@@ -41,8 +41,8 @@ from tests.decoding.test_host_looks import Looks
 ARCHITECTURES = ("llama", "mistral", "gemma2")
 METHODS = {
     "vanilla": lambda target: Vanilla(),
-    "prompt_lookup": lambda target: PromptLookup(target),
-    "suffix": lambda target: Suffix(target),
+    "prompt_lookup": lambda target: PromptLookup(),
+    "suffix": lambda target: Suffix(),
     "self_speculation": lambda target: SelfSpeculation(target, num_draft_tokens=3),
     "speculative": lambda target: Speculative(
         target, draft_model=open_draft_model("tiny_random", target), num_draft_tokens=3
