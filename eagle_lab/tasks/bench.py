@@ -20,8 +20,9 @@ from eagle_lab.evaluation.plan import BenchSettings
 from eagle_lab.evaluation.results import BenchResults, evaluate
 from eagle_lab.evaluation.runner import Bench
 from eagle_lab.reports import make_report
+from eagle_lab.reports.words import replay_words
 from eagle_lab.sampling import Sampling
-from eagle_lab.tasks.bench_table import bench_table
+from eagle_lab.tasks.bench_table import bench_table, reasons
 from eagle_lab.tasks.methods import MethodBuilder, drafter_digests, entries_from
 from eagle_lab.tasks.run_folder import RunFolder
 from eagle_lab.tasks.target import target_from
@@ -70,9 +71,12 @@ def finish(folder: RunFolder, bench: Bench, console: Console, title: str = "") -
     if folder.finished:
         console.print(f"this run is finished, nothing to do: {folder.path}")
         return
+    warn_of_turns(bench, console)
     results = measure(folder, bench)
     console.print(bench_table(results.summary, title))
-    show_equality(results, console)
+    for line in reasons(results.summary):
+        console.print(line, markup=False, soft_wrap=True)
+    show_equality(results, bench.settings, console)
     folder.finish(
         target=bench.target.name,
         target_fingerprint=bench.target.fingerprint,
@@ -94,8 +98,18 @@ def measure(folder: RunFolder, bench: Bench) -> BenchResults:
     return results
 
 
-def show_equality(results: BenchResults, console: Console) -> None:
-    """Say how greedy outputs compare with vanilla's, if they were compared."""
+def warn_of_turns(bench: Bench, console: Console) -> None:
+    """Say so if no question has as many turns as are asked for."""
+    asked, most = bench.settings.turns, max(batch.turn for batch in bench.batches)
+    if most < asked:
+        turns = "1 turn" if most == 1 else f"{most} turns"
+        console.print(f"eval.turns={asked}: no question has more than {turns}, so {most} asked")
+
+
+def show_equality(results: BenchResults, settings: BenchSettings, console: Console) -> None:
+    """Say how greedy outputs compare with vanilla's; of a replay, that they were not compared."""
+    if settings.replay:
+        console.print(replay_words(settings.sampling.temperature))
     if results.noise is None:
         return
     counted = results.as_json()

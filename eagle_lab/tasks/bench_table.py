@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -28,9 +28,21 @@ def bench_table(summary: Sequence[dict[str, Any]], title: str = "") -> Table:
     return table
 
 
-def _cells(row: dict[str, Any], timed: bool) -> list[str]:
+def reasons(summary: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """A line for each infeasible row that says why it is."""
+    for row in summary:
+        if row["status"] == "infeasible":
+            yield f"{' '.join(_names(row)).rstrip()} is infeasible: {row['reason']}"
+
+
+def _names(row: dict[str, Any]) -> list[str]:
+    """Method and tree of a row."""
     sizes = "/".join("-" if row[name] is None else str(row[name]) for name in _SIZES)
-    name = [row["method"], "" if sizes == "-/-/-" else sizes]
+    return [row["method"], "" if sizes == "-/-/-" else sizes]
+
+
+def _cells(row: dict[str, Any], timed: bool) -> list[str]:
+    name = _names(row)
     if row["status"] == "infeasible":
         return [*name, "infeasible"]
     speed = [_number(row["tokens_per_second"], 1), _with_interval(row, "speedup")] if timed else []

@@ -48,8 +48,9 @@ def run_training(
     config: DictConfig, train_in: Callable[[RunFolder, DictConfig, Target], Path]
 ) -> None:
     """Open the run's folder, train with `train_in`, and say where its result is."""
+    check_settings(config)
     if config.overwrite:  # a mistake must not cost the run that is there
-        optimisation_from(config), fit_settings_from(config), store_from(config)
+        store_from(config)
     with RunFolder.open(config, task=config.task) as folder:
         if folder.finished:
             print(f"this run is finished: {folder.path}")
@@ -60,6 +61,13 @@ def run_training(
         folder.finish(target=target.name, target_fingerprint=target.fingerprint)
         print(f"{trained.name}: {trained}")
     print(f"report: {make_report(folder.path)}")
+
+
+def check_settings(config: DictConfig) -> None:
+    """Refuse values that cannot be, before anything that takes time is done."""
+    choose(config.drafter.kind, KINDS, "drafter.kind")
+    optimisation_from(config), fit_settings_from(config)
+    data_settings_from(config), saved_dtype_from(config)
 
 
 def train(folder: RunFolder, config: DictConfig, target: Target) -> Path:
@@ -126,7 +134,7 @@ def data_from(config: DictConfig, target: Target) -> DrafterDataModule:
     """The data of the stores that `data.store` names, checked against the target."""
     store = store_from(config)
     check_store(store, target)
-    return DrafterDataModule(store, _settings(DataSettings, config.trainer, seed=config.seed))
+    return DrafterDataModule(store, data_settings_from(config))
 
 
 def store_from(config: DictConfig) -> JoinedStore:
@@ -145,7 +153,6 @@ def drafter_from(
 ) -> Eagle1:
     """A trained drafter to go on from, or a new one; a resumed run's weights come later."""
     asked = config.drafter
-    choose(asked.kind, KINDS, "drafter.kind")
     if config.trainer.init_from is not None:
         return trained_drafter(target, drafter_folder(config.trainer.init_from, target))
     drafter = new_drafter(
@@ -160,6 +167,11 @@ def drafter_from(
     if config.trainer.least_squares_start and not resumed:
         start_as_linear_predictor(drafter, data)
     return drafter
+
+
+def data_settings_from(config: DictConfig) -> DataSettings:
+    """The trainer section's share that the data module takes."""
+    return _settings(DataSettings, config.trainer, seed=config.seed)
 
 
 def optimisation_from(config: DictConfig) -> Optimisation:

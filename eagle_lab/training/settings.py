@@ -94,3 +94,7 @@ class FitSettings:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UserError(f"trainer.{name}={value}; allowed: 1 or more")
+        for name in ("max_minutes", "checkpoint_minutes"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise UserError(f"trainer.{name}={value}; allowed: above 0")

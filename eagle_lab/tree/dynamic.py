@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from eagle_lab.errors import Infeasible
+from eagle_lab.errors import Infeasible, UserError
 from eagle_lab.tree.draft_tree import DraftTree
 
 
@@ -31,12 +31,10 @@ def pool_size(depth: int, width: int) -> int:
 
 
 def check_dynamic(depth: int, width: int, num_nodes: int) -> None:
-    """Raise `Infeasible` unless the pool holds `num_nodes` candidates."""
-    if min(depth, width, num_nodes) < 1:
-        raise Infeasible(
-            f"tree.depth={depth}, tree.width={width}, tree.num_nodes={num_nodes}: "
-            "each must be at least 1"
-        )
+    """Raise `Infeasible` unless the pool holds `num_nodes` candidates, `UserError` below 1."""
+    for name, value in (("depth", depth), ("width", width), ("num_nodes", num_nodes)):
+        if value < 1:
+            raise UserError(f"tree.{name}={value}; allowed: 1 or more")
     available = pool_size(depth, width)
     if available < num_nodes:
         raise Infeasible(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -140,7 +141,9 @@ def test_a_killed_bench_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert len(calls) == 9  # finished: nothing to do
 
 
-def test_a_tree_with_too_small_a_pool_is_a_row(tmp_path: Path, drafter: Path) -> None:
+def test_a_tree_with_too_small_a_pool_is_a_row(
+    tmp_path: Path, drafter: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     sizes = ("tree.depth=1", "tree.width=2", "tree.num_nodes=9")
     bench.run(config(tmp_path / "run", *sizes, "method=[eagle_dynamic]", f"drafter.path={drafter}"))
     vanilla, dynamic = table(tmp_path / "run" / "summary.csv")
@@ -151,6 +154,7 @@ def test_a_tree_with_too_small_a_pool_is_a_row(tmp_path: Path, drafter: Path) ->
         "",
     )
     assert "2 candidates" in dynamic["reason"]
+    assert f"eagle_dynamic 1/2/9 is infeasible: {dynamic['reason']}\n" in capsys.readouterr().out
     assert (tmp_path / "run" / "report.html").is_file()
 
 
@@ -277,6 +281,19 @@ def test_sampling_has_no_match_rate(tmp_path: Path) -> None:
     bench.run(config(tmp_path / "run", "eval.temperature=1", "method=[prompt_lookup]"))
     assert [row["greedy_match_rate"] for row in table(tmp_path / "run" / "summary.csv")] == ["", ""]
     assert table(tmp_path / "run" / "divergences.csv") == []
+
+
+def test_a_replay_and_turns_that_no_question_has_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    overrides = ("eval.replay=true", "eval.turns=5", "method=[prompt_lookup]")
+    bench.run(config(tmp_path / "run", *overrides))
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "eval.turns=5: no question has more than 2 turns, so 2 asked" in printed
+    assert printed.count("acceptance only; equality was not checked") == 1
+    assert "equality was not checked" in (tmp_path / "run" / "report.md").read_text("utf-8")
+    bench.run(config(tmp_path / "decoded", "method=[prompt_lookup]"))
+    assert not re.search(r"eval\.turns|Replayed", capsys.readouterr().out)
 
 
 def test_the_grid_in_one_process(tmp_path: Path, drafter: Path) -> None:

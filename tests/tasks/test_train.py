@@ -156,6 +156,27 @@ def test_bad_input_is_one_line(store: Path, tmp_path: Path) -> None:
         train.run(compose(overrides(store, tmp_path / "d", "trainer.schedule=cosin")))
 
 
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("drafter.kind=eagle9", "unknown drafter.kind 'eagle9'"),
+        ("trainer.max_minutes=0", "trainer.max_minutes=0.0; allowed: above 0"),
+        ("trainer.batch_tokens=0", "trainer.batch_tokens=0"),
+        ("trainer.save_precision=int3", "trainer.save_precision 'int3'"),
+    ],
+)
+def test_values_are_checked_before_a_target_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, override: str, words: str
+) -> None:
+    def load(_: object) -> Target:
+        raise AssertionError("a target was loaded")
+
+    monkeypatch.setattr(train, "target_from", load)
+    with pytest.raises(UserError, match=words):
+        train.run(compose([*overrides(tmp_path / "store", tmp_path / "run"), override]))
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_mistake_does_not_cost_the_run_it_would_replace(store: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     train.run(compose(overrides(store, folder)))

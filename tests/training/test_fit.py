@@ -308,6 +308,10 @@ def test_settings_that_cannot_be_are_named() -> None:
         FitSettings(max_epochs=None, max_minutes=None)
     with pytest.raises(UserError, match="Did you mean 'bfloat16'"):
         FitSettings(max_epochs=1, max_minutes=None, precision="bfloat")
+    for name in ("max_minutes", "checkpoint_minutes"):
+        for value in (0.0, -1.0):
+            with pytest.raises(UserError, match=rf"trainer\.{name}={value}; allowed: above 0"):
+                FitSettings(**{"max_epochs": 1, "max_minutes": None} | {name: value})
     with pytest.raises(UserError, match="schedule"):
         Optimisation(schedule="cosin")
     with pytest.raises(UserError, match="ttt_steps=0"):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from eagle_lab.errors import Infeasible
+from eagle_lab.errors import Infeasible, UserError
 from eagle_lab.tree.dynamic import Level, best_of, check_dynamic, expand, pool_size, rerank
 from tests.tree.paths import paths_of
 
@@ -112,5 +112,10 @@ def test_pool_smaller_than_the_tree_is_infeasible():
     check_dynamic(2, 2, 6)
     with pytest.raises(Infeasible, match="num_nodes=7 is more than the 6 candidates"):
         check_dynamic(2, 2, 7)
-    with pytest.raises(Infeasible, match="at least 1"):
-        check_dynamic(0, 2, 1)
+
+
+@pytest.mark.parametrize("sizes", [(0, 2, 1), (2, -3, 1), (2, 2, 0)])
+def test_sizes_below_one_are_mistakes(sizes):
+    with pytest.raises(UserError, match=r"tree\.\w+=(0|-3); allowed: 1 or more") as raised:
+        check_dynamic(*sizes)
+    assert not isinstance(raised.value, Infeasible)  # no row of a sweep, an error
