@@ -6,6 +6,28 @@ import pandas as pd
 
 from eagle_lab.evaluation.bootstrap import MIN_QUESTIONS
 from eagle_lab.reports.tables import Table, decimals, make_table, text, with_interval
+from eagle_lab.reports.words import notes_on
+
+_METHOD_NOTES = {
+    "tau_micro": "τ is the number of tokens emitted per cycle, the target's own included: macro is "
+    "the mean over turns, micro is pooled over cycles.",
+    "speedup": "Speedup is vanilla's wall time per emitted token over the method's.",
+    "num_tokens": "In brackets: 95 % intervals, paired bootstrap over questions. Those of few "
+    "questions are too narrow (of means of normal values, 83 % hold the truth at 5 questions, 92 % "
+    f"at 16); there are none below {MIN_QUESTIONS}.",
+    "tokens_per_second": "Tokens/s are end to end; decode leaves prefill and the first token out.",
+    "greedy_match_rate": "Greedy match is the share of turns equal to vanilla's token for token, "
+    "ties counted as equal.",
+}
+_COST_NOTES = {
+    "emitted": "Drafted, accepted and emitted tokens are means per cycle; the target verifies the "
+    "drafted tokens and the root in one pass.",
+    "verify_ms": "Draft, verify and overhead times are means per cycle, too.",
+    "itl_p50_ms": "ITL is the inter-token latency: cycle time over the tokens that the cycle "
+    "emitted.",
+    "peak_memory_mb": "Peak memory is each method's on a GPU; on a CPU it is the process's so far "
+    "and tells no methods apart.",
+}
 
 
 def method_table(summary: pd.DataFrame) -> Table:
@@ -23,16 +45,7 @@ def method_table(summary: pd.DataFrame) -> Table:
         "cycles": rows["num_cycles"].map(decimals(0)),
         "remark": rows.apply(_remark, axis=1),
     }
-    note = (
-        "τ is the number of tokens emitted per cycle, the target's own included: macro is the mean "
-        "over turns, micro is pooled over cycles. Speedup is vanilla's wall time per emitted token "
-        "over the method's. In brackets: 95 % intervals, paired bootstrap over questions. Those of "
-        "few questions are too narrow (of means of normal values, 83 % hold the truth at 5 "
-        f"questions, 92 % at 16); there are none below {MIN_QUESTIONS}. Tokens/s are end to end; "
-        "decode leaves prefill and the first token out. Greedy match is the share of turns equal "
-        "to vanilla's token for token, ties counted as equal."
-    )
-    return make_table("methods", "Methods", rows, columns, note)
+    return make_table("methods", "Methods", rows, columns, notes_on(rows, _METHOD_NOTES))
 
 
 def _remark(row: pd.Series) -> str:
@@ -59,13 +72,7 @@ def cost_table(summary: pd.DataFrame, per_cycle: pd.DataFrame) -> Table:
         "ITL p99 ms": rows["itl_p99_ms"].map(decimals(1)),
         "peak memory MB": rows["peak_memory_mb"].map(decimals(0)),
     }
-    note = (
-        "Drafted, accepted and emitted tokens and draft, verify and overhead times are means per "
-        "cycle; the target verifies the drafted tokens and the root in one pass. ITL is the "
-        "inter-token latency: cycle time over the tokens that the cycle emitted. Peak memory "
-        "is each method's on a GPU; on a CPU it is the process's so far and tells no methods apart."
-    )
-    return make_table("costs", "Cost of a cycle", rows, columns, note)
+    return make_table("costs", "Cost of a cycle", rows, columns, notes_on(rows, _COST_NOTES))
 
 
 def acceptance_table(by_depth: pd.DataFrame) -> Table:

@@ -21,7 +21,14 @@ from eagle_lab.reports.profile_report import profile_sentences
 from eagle_lab.reports.sweep_sentences import best_words
 from eagle_lab.reports.sweeps import grids, headline_rows, rivals
 from eagle_lab.reports.training import acceptance_columns, tau_column
-from eagle_lab.reports.words import interval_words, known, setting_words, span, value_words
+from eagle_lab.reports.words import (
+    interval_words,
+    known,
+    replay_finding,
+    setting_words,
+    span,
+    value_words,
+)
 
 CONTROLS = ("vanilla", "self_speculation", "hf_generate")
 
@@ -42,6 +49,7 @@ def run_sentences(run: Run) -> list[str]:
         said
         for said in (
             _measured_on(run, rows),
+            replay_finding(run.config),
             fastest(rows),
             *(tree_sizes or [_longest(rows)]),
             _exactness(rows, run.divergences),

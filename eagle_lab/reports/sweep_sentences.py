@@ -6,13 +6,13 @@ import pandas as pd
 
 from eagle_lab.reports.load import Sweep
 from eagle_lab.reports.sweeps import Grid, best_setting, grids, rivals
-from eagle_lab.reports.words import known, setting_words, span, value_words
+from eagle_lab.reports.words import known, replay_finding, setting_words, span, value_words
 
 
 def sweep_sentences(sweep: Sweep) -> list[str]:
     """What a sweep found: size, best setting of each grid by speed and by τ, drift, gaps."""
     found = grids(sweep.table)
-    said = [_sweep_size(sweep)]
+    said = [_sweep_size(sweep), replay_finding(sweep.config)]
     for grid in found:
         said += [best_words(grid, "speedup"), best_words(grid, "tau_macro")]
     said += [_drift(sweep.table), _gaps(sweep)]

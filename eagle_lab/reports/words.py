@@ -24,6 +24,26 @@ def setting_words(config: dict[str, Any], provenance: dict[str, Any]) -> str:
     )
 
 
+def replay_finding(config: dict[str, Any]) -> str:
+    """`replay_words` for a run with this configuration; nothing if it decoded everything."""
+    asked = config.get("eval") or {}
+    return replay_words(asked.get("temperature") or 0.0) if asked.get("replay") else ""
+
+
+def replay_words(temperature: float) -> str:
+    """What a replayed bench measured and what not."""
+    drawn = "methods that draw their drafts, " if temperature > 0 else ""
+    return (
+        "Replayed from recorded answers: acceptance only; equality was not checked "
+        f"({drawn}Lookahead and peers, if any, were decoded)."
+    )
+
+
+def notes_on(rows: pd.DataFrame, notes: dict[str, str]) -> str:
+    """The notes on those columns of `rows` that hold a value, as one text."""
+    return " ".join(said for column, said in notes.items() if known(rows, column))
+
+
 def value_words(row: pd.Series, name: str, unit: str = "") -> str:
     """`1.42× (95 % interval 1.31 to 1.55)`; without the bracket where there is no interval."""
     return f"{row[name]:.2f}{unit}{interval_words(row, name)}"

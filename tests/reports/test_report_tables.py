@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -76,6 +77,12 @@ def test_methods():
 def test_an_untimed_run_has_no_timing_columns():
     shown = method_table(summary(**THREE)).shown
     assert list(shown) == ["method", "τ macro", "τ micro", "tokens", "cycles"]
+
+
+def test_notes_are_on_the_columns_that_are_shown():
+    assert not re.search(r"Speedup|Tokens/s|Greedy", method_table(summary(**THREE)).note)
+    timed = method_table(summary(**THREE, **SPEED)).note
+    assert "Speedup is" in timed and "Tokens/s are" in timed and "Greedy" not in timed
 
 
 def test_remarks():
@@ -180,6 +187,16 @@ def test_findings_of_a_bench(bench_run: Path):
     assert "target smollm2_135m, float32 on cpu (AMD EPYC)" in said
     assert "eagle_dynamic is the fastest" in said
     assert "output equals vanilla's on every turn. 1 tie listed below." in said
+
+
+@pytest.mark.parametrize(("temperature", "drawn"), [(0.0, False), (1.0, True)])
+def test_a_replay_is_said_to_be_one(bench_run: Path, temperature: float, drawn: bool):
+    run = load_run(bench_run)
+    assert not any("Replayed" in said for said in run_sentences(run))
+    run.config["eval"] |= {"replay": True, "temperature": temperature}
+    (said,) = [said for said in run_sentences(run) if said.startswith("Replayed")]
+    assert "acceptance only; equality was not checked" in said
+    assert ("methods that draw their drafts" in said) == drawn
 
 
 def test_findings_say_who_differs_and_whose_drafter_is_foreign(tmp_path: Path, bench_run: Path):
