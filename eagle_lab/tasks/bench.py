@@ -22,7 +22,7 @@ from eagle_lab.evaluation.runner import Bench
 from eagle_lab.reports import make_report
 from eagle_lab.reports.words import replay_words
 from eagle_lab.sampling import Sampling
-from eagle_lab.tasks.bench_table import bench_table
+from eagle_lab.tasks.bench_table import bench_table, reasons
 from eagle_lab.tasks.methods import MethodBuilder, drafter_digests, entries_from
 from eagle_lab.tasks.run_folder import RunFolder
 from eagle_lab.tasks.target import target_from
@@ -74,6 +74,8 @@ def finish(folder: RunFolder, bench: Bench, console: Console, title: str = "") -
     warn_of_turns(bench, console)
     results = measure(folder, bench)
     console.print(bench_table(results.summary, title))
+    for line in reasons(results.summary):
+        console.print(line, markup=False, soft_wrap=True)
     show_equality(results, bench.settings, console)
     folder.finish(
         target=bench.target.name,

@@ -141,7 +141,9 @@ def test_a_killed_bench_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert len(calls) == 9  # finished: nothing to do
 
 
-def test_a_tree_with_too_small_a_pool_is_a_row(tmp_path: Path, drafter: Path) -> None:
+def test_a_tree_with_too_small_a_pool_is_a_row(
+    tmp_path: Path, drafter: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     sizes = ("tree.depth=1", "tree.width=2", "tree.num_nodes=9")
     bench.run(config(tmp_path / "run", *sizes, "method=[eagle_dynamic]", f"drafter.path={drafter}"))
     vanilla, dynamic = table(tmp_path / "run" / "summary.csv")
@@ -152,6 +154,7 @@ def test_a_tree_with_too_small_a_pool_is_a_row(tmp_path: Path, drafter: Path) ->
         "",
     )
     assert "2 candidates" in dynamic["reason"]
+    assert f"eagle_dynamic 1/2/9 is infeasible: {dynamic['reason']}\n" in capsys.readouterr().out
     assert (tmp_path / "run" / "report.html").is_file()
 
 
