@@ -352,8 +352,8 @@ def test_untimed_methods_share_what_the_target_read(monkeypatch):
     settings = dataclasses.replace(SETTINGS, batch_size=3)
     methods = [
         vanilla(),
-        Method("prompt_lookup", PromptLookup(target), num_nodes=10),
-        Method("lookahead", Lookahead(target), num_nodes=28),
+        Method("prompt_lookup", PromptLookup(), num_nodes=10),
+        Method("lookahead", Lookahead(), num_nodes=28),
     ]
     bench = Bench(target, methods, QUESTIONS, settings)
     rows = bench.run()
