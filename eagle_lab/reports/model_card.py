@@ -21,9 +21,16 @@ from eagle_lab.errors import UserError
 from eagle_lab.files import write_text
 from eagle_lab.reports.card_evaluation import evaluation_of, evaluation_table
 from eagle_lab.reports.card_training import acceptance_section, data_section, recipe_section
+from eagle_lab.reports.words import count_words
 
 Described = Mapping[str, Any]
 """A drafter's config.json as plain values."""
+
+_BUILTIN = {
+    "SmolLM2-135M-Instruct": ("smollm2_135m", ""),
+    "tiny_random": ("tiny_random", " target=tiny_random"),
+}
+"""By a target's label: the name it is loaded by, and the option of commands that chooses it."""
 
 
 def write_card(folder: str | Path) -> Path:
@@ -80,7 +87,7 @@ def model_card(described: Described, num_weights: int) -> str:
     sections = [
         f"# {kind} drafter for {described['target']['name']}",
         _what_it_is(described, num_weights),
-        _use(),
+        _use(described),
         data_section(training),
         recipe_section(training),
         acceptance_section(training),
@@ -131,7 +138,7 @@ def _what_it_is(described: Described, num_weights: int) -> str:
     kept, whole = switches["draft_vocab_size"], described["dimensions"]["vocab_size"]
     vocabulary = f"{kept:,} of the target's {whole:,}" if kept else f"all {whole:,} of the target's"
     return (
-        f"A draft network of {num_weights / 1e6:.1f} million weights for speculative decoding "
+        f"A draft network of {count_words(num_weights)} weights for speculative decoding "
         f"(EAGLE, arXiv 2401.15077; trees by EAGLE-2, arXiv 2406.16858). It proposes tokens, "
         f"{target['name']} verifies them: greedy text is the target's own token for token, sampled "
         "text follows its law. It cannot speak without its target, whose embedding and output head "
@@ -145,8 +152,12 @@ def _what_it_is(described: Described, num_weights: int) -> str:
     )
 
 
-def _use() -> str:
-    return """\
+def _use(described: Described) -> str:
+    """How to load it; commands name the target unless it is the default one."""
+    label = described["target"]["name"]
+    hub_id = (described.get("training") or {}).get("base_model") or label
+    name, option = _BUILTIN.get(label, (hub_id, f" target=hf target.name={hub_id}"))
+    return f"""\
 ## Use
 
 `FOLDER` is where this card lies. A drafter that comes with eagle_lab is found by the folder's name,
@@ -155,13 +166,13 @@ and by its target alone: then leave `drafter.path` out, or give `None`.
 ```python
 import eagle_lab
 
-target = eagle_lab.load_target("TARGET")  # smollm2_135m, or a hub id
+target = eagle_lab.load_target("{name}")
 for answer in eagle_lab.generate(target, "FOLDER", ["Why is the sky blue?"]):
     print(answer.text, answer.tau)
 ```
 
-    python -m eagle_lab.run +experiment=bench drafter.path=FOLDER
-    python -m eagle_lab.run +experiment=chat drafter.path=FOLDER"""
+    python -m eagle_lab.run +experiment=bench{option} drafter.path=FOLDER
+    python -m eagle_lab.run +experiment=chat{option} drafter.path=FOLDER"""
 
 
 def _evaluation(described: Described) -> str:

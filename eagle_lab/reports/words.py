@@ -65,3 +65,10 @@ def span(values: pd.Series) -> str:
     measured = values.dropna()
     low, high = measured.min(), measured.max()
     return f"{low:g}" if low == high else f"{low:g} to {high:g}"
+
+
+def count_words(number: int) -> str:
+    """`1.2 million`, `28 thousand` or `312`."""
+    if number >= 1_000_000:
+        return f"{number / 1e6:.1f} million"
+    return f"{number / 1e3:.0f} thousand" if number >= 1000 else str(number)

@@ -99,6 +99,30 @@ def test_weights_are_counted_without_the_vocabulary(tmp_path: Path) -> None:
     folder = folder_of(tmp_path / "drafter", stage())
     save_file({"a": np.zeros((2000, 600), np.float16)}, folder / "model.safetensors")
     assert "1.2 million weights" in card_of(folder)[1]
+    save_file({"a": np.zeros((280, 100), np.float16)}, folder / "model.safetensors")
+    assert "of 28 thousand weights" in card_of(folder)[1]
+
+
+@pytest.mark.parametrize(
+    ("target", "training", "name", "option"),
+    [
+        ("SmolLM2-135M-Instruct", {"base_model": "ORG/SmolLM2"}, "smollm2_135m", ""),
+        ("tiny_random", {}, "tiny_random", " target=tiny_random"),
+        ("Base", {"base_model": "ORG/Base"}, "ORG/Base", " target=hf target.name=ORG/Base"),
+        ("Base", {}, "Base", " target=hf target.name=Base"),
+    ],
+)
+def test_its_commands_name_the_target(
+    tmp_path: Path, target: str, training: dict[str, Any], name: str, option: str
+) -> None:
+    folder = folder_of(tmp_path / "drafter", training)
+    described = json.loads((folder / "config.json").read_text())
+    described["target"]["name"] = target
+    (folder / "config.json").write_text(json.dumps(described))
+    text = card_of(folder)[1]
+    assert f'eagle_lab.load_target("{name}")\n' in text
+    for task in ("bench", "chat"):
+        assert f"+experiment={task}{option} drafter.path=FOLDER\n" in text
 
 
 def test_every_stage_has_its_column_and_a_changed_split_is_told(tmp_path: Path) -> None:
