@@ -113,15 +113,20 @@ def _line(
 
 
 def claim_tables(claim: Claim, lines: pd.DataFrame) -> list[Table]:
-    """One table per quantity: settings, expected, measured, within tolerance, where from."""
+    """One table per quantity: settings, expected, measured, within tolerance, where from.
+
+    The claim is the title of the first; further ones are named by their quantity alone.
+    """
+    shown = [name for name in claim.quantities if (lines["quantity"] == name).any()]
+    headings = [QUANTITIES[name].heading for name in shown]
+    titles = [f"{claim.title}: {headings[0]}", *headings[1:]] if shown else []
     return [
-        _table(claim, quantity, lines[lines["quantity"] == quantity])
-        for quantity in claim.quantities
-        if (lines["quantity"] == quantity).any()
+        _table(claim, quantity, title, lines[lines["quantity"] == quantity])
+        for quantity, title in zip(shown, titles, strict=True)
     ]
 
 
-def _table(claim: Claim, quantity: str, lines: pd.DataFrame) -> Table:
+def _table(claim: Claim, quantity: str, title: str, lines: pd.DataFrame) -> Table:
     kind = QUANTITIES[quantity]
     columns = {heading: lines[name].map(_setting) for name, heading in SETTINGS.items()}
     columns |= {
@@ -134,7 +139,7 @@ def _table(claim: Claim, quantity: str, lines: pd.DataFrame) -> Table:
     others = set(lines["target"][lines["expected"].notna()].dropna()) - ours
     return make_table(
         f"{claim.name}_{quantity}",
-        f"{claim.title}: {kind.heading}",
+        title,
         lines.dropna(axis=1, how="all"),
         columns,
         OTHER_TARGETS if ours and others else "",
