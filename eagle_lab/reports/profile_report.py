@@ -193,6 +193,9 @@ def _best(rows: pd.DataFrame) -> list[str]:
     said = []
     for _, row in rows.dropna(subset=["best"]).iterrows():
         sizes = f"depth {row['depth']:g}, {row['num_nodes']:g} nodes"
+        if row["predicted_speedup"] <= 1:
+            said.append(f"No {row['best']} is predicted to beat plain decoding.")
+            continue
         measured = row["decode_speedup"]
         beside = "not in the bench" if pd.isna(measured) else f"measured {measured:.2f}×"
         said.append(

@@ -40,13 +40,20 @@ def step_costs(grid: Grid) -> Plot | None:
         left.set_ylabel("draft time per cycle (ms)")
         right.set_xlabel("tokens in the verification pass (nodes + root)")
         right.set_ylabel("verify time per cycle (ms)")
+    draft = _line_words(rows["depth"], costs.draft_base, f"{costs.draft_per_level:.2f}", "level")
+    verify = _line_words(tokens, costs.verify_base, f"{costs.verify_per_token:.3f}", "token")
     caption = (
         f"Measured step costs of {grid.method} ({conditions(rows)}), one mark per setting, and "
-        f"least-squares lines: draft {costs.draft_per_level:.2f} ms per level and "
-        f"{costs.draft_base + 0.0:.1f} ms besides; verify {costs.verify_per_token:.3f} ms per "
-        f"token and {costs.verify_base:.1f} ms besides; overhead {costs.overhead:.1f} ms."
+        f"least-squares lines: draft {draft}; verify {verify}; overhead {costs.overhead:.1f} ms."
     )
     return Plot(f"step_costs{grid.suffix}", "What levels and nodes cost", caption, figure)
+
+
+def _line_words(x: pd.Series, base: float, slope: str, unit: str) -> str:
+    """`4.00 ms per level and 2.0 ms besides`; the mean alone where `x` is one value."""
+    if x.nunique() < 2:
+        return f"{base:.1f} ms, of {x.iloc[0]:g} {unit}s alone"
+    return f"{slope} ms per {unit} and {base + 0.0:.1f} ms besides"
 
 
 def _points(axes: Axes, x: pd.Series, y: pd.Series, part: str, line: tuple[float, float]) -> None:

@@ -44,7 +44,10 @@ def grid_section(table: pd.DataFrame) -> Section:
         figures += [heatmaps.sweep_heatmap(grid, name) for name in ("tau_macro", "speedup")]
         figures.append(sweep_plots.step_costs(grid))
         figures.append(sweep_plots.predicted_speedup(grid))
-    return Section("Tree size", drawn(figures), [sweep_tables.ranking(grid) for grid in found])
+    shown = [
+        make(grid) for grid in found for make in (sweep_tables.ranking, sweep_tables.infeasible)
+    ]
+    return Section("Tree size", drawn(figures), shown)
 
 
 def _other_settings(table: pd.DataFrame) -> Section:

@@ -1,20 +1,18 @@
-"""The settings of a sweep, best first."""
+"""The settings of a sweep: best first, and those that cannot be."""
 
 from __future__ import annotations
 
 from eagle_lab.reports.sweeps import Grid
-from eagle_lab.reports.tables import Table, decimals, make_table, with_interval
+from eagle_lab.reports.tables import Table, decimals, make_table, text, with_interval
+from eagle_lab.reports.words import known
 
 
 def ranking(grid: Grid) -> Table:
-    """Settings of one grid by speedup (by τ where untimed), infeasible ones last."""
-    by = "speedup" if grid.feasible["speedup"].notna().any() else "tau_macro"
-    rows = grid.rows.sort_values(
+    """Settings of one grid that could run, by speedup (by τ where untimed)."""
+    by = "speedup" if known(grid.feasible, "speedup") else "tau_macro"
+    rows = grid.feasible.sort_values(
         [by, "num_nodes", "depth", "width"], ascending=[False, True, True, True]
     )
-    remark = rows["infeasible"].map({True: "infeasible", False: ""})
-    if "reason" in rows:
-        remark = remark.where(rows["reason"].isna(), "infeasible: " + rows["reason"].astype(str))
     columns = {
         "depth": rows["depth"].map(decimals(0)),
         "width": rows["width"].map(decimals(0)),
@@ -26,11 +24,27 @@ def ranking(grid: Grid) -> Table:
         "draft ms": rows["draft_ms"].map(decimals(1)),
         "verify ms": rows["verify_ms"].map(decimals(1)),
         "overhead ms": rows["overhead_ms"].map(decimals(1)),
-        "remark": remark,
     }
-    title = f"{grid.method}, best first" + (f" ({grid.conditions})" if grid.conditions else "")
-    note = (
-        "Times are means per cycle. The first row is the best of many noisy measurements: its "
-        "value is likely to be a little lower when measured anew."
+    note = "Times are means per cycle. " if known(rows, "verify_ms") else ""
+    note += (
+        "The first row is the best of many noisy measurements: its value is likely to be a little "
+        "lower when measured anew."
     )
-    return make_table(f"ranking{grid.suffix}", title, rows, columns, note)
+    return make_table(f"ranking{grid.suffix}", _title(grid, "best first"), rows, columns, note)
+
+
+def infeasible(grid: Grid) -> Table:
+    """Settings of one grid that cannot be, and why; empty if all could run."""
+    rows = grid.rows[grid.rows["infeasible"]].sort_values(["num_nodes", "depth", "width"])
+    columns = {
+        "depth": rows["depth"].map(decimals(0)),
+        "width": rows["width"].map(decimals(0)),
+        "nodes": rows["num_nodes"].map(decimals(0)),
+        "reason": rows["reason"].map(text),
+    }
+    title = _title(grid, "sizes that cannot be")
+    return make_table(f"infeasible{grid.suffix}", title, rows, columns)
+
+
+def _title(grid: Grid, what: str) -> str:
+    return f"{grid.method}, {what}" + (f" ({grid.conditions})" if grid.conditions else "")

@@ -34,6 +34,17 @@ def test_findings_state_costs_limits_overhead_and_the_best_settings(content: Con
     assert "eagle_chain (depth 2, 2 nodes), 1.60× predicted, not in the bench" in said
 
 
+def test_drafts_that_do_not_pay_are_no_best_setting(tmp_path: Path):
+    folder = write_profile(tmp_path / "run")
+    table = pd.read_csv(folder / "predictions.csv")
+    table["predicted_speedup"] = [0.93, 1.0]
+    table.to_csv(folder / "predictions.csv", index=False)
+    said = describe(load_run(folder)).findings
+    assert "No tree is predicted to beat plain decoding." in said
+    assert "No chain is predicted to beat plain decoding." in said
+    assert not any("by the cost model" in sentence for sentence in said)
+
+
 def test_figures_and_tables_of_a_profile(content: Content):
     assert list(content.plots) == ["cost_curves", "relative_cost"]
     assert list(content.tables) == ["limits", "passes", "overhead", "predictions", "provenance"]

@@ -22,8 +22,9 @@ from eagle_lab.reports.method_tables import (
     method_table,
 )
 from eagle_lab.reports.sentences import fastest, run_sentences
+from eagle_lab.reports.sweep_plots import step_costs
 from eagle_lab.reports.sweep_sentences import sweep_sentences
-from eagle_lab.reports.sweep_tables import ranking
+from eagle_lab.reports.sweep_tables import infeasible, ranking
 from eagle_lab.reports.sweeps import (
     best_setting,
     fit_step_costs,
@@ -242,11 +243,13 @@ def test_headline_rows_keep_one_setting_of_a_swept_method():
     assert rows["depth"].tolist()[1] == 2
 
 
-def test_ranking_is_best_first_and_ends_with_the_infeasible():
-    (grid,) = grids(summary(**GRID))
-    table = ranking(grid)
-    assert table.shown["depth"].tolist() == ["2", "4", "2", "4"]
-    assert table.shown["remark"].tolist() == ["", "", "", "infeasible"]
+def test_ranking_is_best_first_and_what_cannot_be_stands_apart():
+    (grid,) = grids(summary(**GRID, reason=["", "", "", "", "too few candidates"]))
+    shown = ranking(grid).shown
+    assert list(zip(shown["depth"], shown["width"], strict=True)) == [
+        ("2", "8"), ("4", "4"), ("2", "4")
+    ]  # fmt: skip
+    assert infeasible(grid).shown.to_numpy().tolist() == [["4", "8", "8", "too few candidates"]]
 
 
 def test_cost_model():
@@ -265,6 +268,14 @@ def test_cost_model():
     rows = with_cost_model(grid)
     assert rows["tau_needed"].tolist() == pytest.approx([82 / 60, 82 / 60, 90 / 60])
     assert rows["predicted_speedup"].tolist()[0] == pytest.approx(2.0 * 60 / 82)
+
+
+def test_a_slope_is_told_only_of_sizes_that_vary():
+    """All trees have 8 nodes, so 9 tokens a pass; depths are 2 and 4."""
+    figure = step_costs(grids(summary(**GRID))[0])
+    assert figure is not None
+    assert "draft 4.00 ms per level and 2.0 ms besides" in figure.caption
+    assert "verify 71.0 ms, of 9 tokens alone;" in figure.caption
 
 
 def test_of_a_batch_vanilla_itself_is_the_unit():
