@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from eagle_lab.api import generate, stream
     from eagle_lab.decoding.loop import decode
     from eagle_lab.drafters.checkpoint import load_drafter
+    from eagle_lab.errors import UserError
     from eagle_lab.models.load import load_target
     from eagle_lab.sampling import Sampling
 
@@ -19,6 +20,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Sampling",
+    "UserError",
     "__version__",
     "decode",
     "generate",
@@ -29,6 +31,7 @@ __all__ = [
 
 _HOMES = {
     "Sampling": "eagle_lab.sampling",
+    "UserError": "eagle_lab.errors",
     "decode": "eagle_lab.decoding.loop",
     "generate": "eagle_lab.api",
     "load_drafter": "eagle_lab.drafters.checkpoint",

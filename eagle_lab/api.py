@@ -28,6 +28,7 @@ from eagle_lab.decoding.proposer import Proposer
 from eagle_lab.drafters.checkpoint import load_drafter
 from eagle_lab.drafters.eagle1 import Eagle1
 from eagle_lab.drafters.shipped import drafter_folder
+from eagle_lab.errors import UserError
 from eagle_lab.models.load import load_target
 from eagle_lab.models.target import Target
 from eagle_lab.sampling import Sampling, row_key
@@ -194,6 +195,9 @@ def _chats(prompts: Prompt | Sequence[Prompt]) -> list[list[Mapping[str, str]]]:
     """Every form of `prompts` as a list of chats."""
     one = isinstance(prompts, str) or (prompts and isinstance(prompts[0], Mapping))
     several: Sequence[Any] = [prompts] if one else prompts
+    for prompt in several:
+        if not isinstance(prompt, str | Sequence):
+            raise UserError(f"prompt {prompt!r}: it must be a text or a list of messages")
     return [
         [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
         for prompt in several

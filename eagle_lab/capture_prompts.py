@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 
 from eagle_lab.data.chat import ChatTemplate
 from eagle_lab.data.prompts import Question, builtin_prompts, load_questions
+from eagle_lab.data.sources import SELF_WRITTEN
 from eagle_lab.data.training_prompts import comparable
 from eagle_lab.decoding.loop import decode
 from eagle_lab.decoding.vanilla import Vanilla
@@ -20,7 +21,7 @@ from eagle_lab.errors import UserError
 from eagle_lab.models.target import Target
 from eagle_lab.sampling import Sampling, row_key
 
-CATEGORY = "self_written"
+CATEGORY = SELF_WRITTEN
 MIN_LETTERS = 12
 MAX_FRUITLESS = 20  # batches in a row without a usable prompt
 DIVERSE = Sampling(temperature=1.0, top_p=0.95)

@@ -51,6 +51,11 @@ def describe(group: str, extra_folders: Iterable[Path] = ()) -> str:
     return "\n".join(f"  {name:<{width}}  {line}".rstrip() for name, line in lines.items())
 
 
+def method_not_chosen(name: str) -> str:
+    """The line for a setting of a method that is not among the chosen ones."""
+    return f"method.{name} is not chosen; add it to method=[…]"
+
+
 def require_task(task: str | None) -> None:
     """Refuse a command line without an experiment.
 

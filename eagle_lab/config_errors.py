@@ -72,7 +72,9 @@ def _key_or_value(error: OmegaConfBaseException) -> str:
     full_key = str(error.full_key or error.key)
     message = str(error.msg or error).split("\n")[0]
     if isinstance(error, ConfigAttributeError | ConfigKeyError) and error.parent_node is not None:
-        prefix = full_key.rpartition(".")[0]
+        prefix, _, name = full_key.rpartition(".")
+        if prefix == "method" and name in catalog.options("method"):
+            return catalog.method_not_chosen(name)
         siblings = [str(key) for key in error.parent_node if key != "hydra"]
         return unknown(full_key, [f"{prefix}.{key}" if prefix else key for key in siblings], "key")
     if isinstance(error, InterpolationResolutionError):
@@ -87,6 +89,8 @@ def _key_or_value(error: OmegaConfBaseException) -> str:
 def _composition(message: str) -> str:
     if match := re.search(r"To append to your default list use \+(\w+)=(\S+)", message):
         return f"write +{match.group(1)}={match.group(2)}, with a plus"
+    if match := re.search(r"Multiple values for (\w+)\. .*'override \w+: (\S+)'", message):
+        return f"one {match.group(1)} at a time: {match.group(2)} is not the only one given"
     if match := re.match(r"Ambiguous value for argument '(.*?)'", message):
         key = match.group(1).partition("=")[0]
         return (

@@ -24,9 +24,19 @@ def partial_path(path: Path) -> Path:
 
 def commit(path: Path) -> None:
     """Rename `NAME.partial` to `path`, replacing what was there; a folder is replaced as one."""
+    partial = partial_path(path)
+    if partial.is_file():
+        open_to_others(partial)
     if path.is_dir():
         shutil.rmtree(path)
-    partial_path(path).replace(path)
+    partial.replace(path)
+
+
+def open_to_others(path: Path) -> None:
+    """Give a file the permissions of any new file; some libraries write for the owner alone."""
+    mask = os.umask(0)
+    os.umask(mask)
+    path.chmod(0o666 & ~mask)
 
 
 @contextmanager

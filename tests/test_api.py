@@ -74,6 +74,11 @@ def test_errors_reach_the_consumer_of_a_stream(target, drafter):
         list(stream(target, drafter, "Hello", max_new_tokens=0))
 
 
+def test_a_prompt_that_is_no_text_is_a_mistake(target):
+    with pytest.raises(eagle_lab.UserError, match="prompt 5: it must be a text"):
+        eagle_lab.generate(target, None, [5])
+
+
 def test_seeds_decide_sampled_text(target, drafter):
     def text(seed):
         answers = eagle_lab.generate(

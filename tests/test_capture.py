@@ -250,7 +250,7 @@ def test_an_unfinished_capture_may_end_earlier_and_is_then_whole(tmp_path, monke
     assert len(ended.index["shards"]) == 2
     assert ended.conversation_ids() == store.conversation_ids()[: len(ended)]
     assert OmegaConf.load(folder / "config.yaml").data.num_tokens == 1
-    with pytest.raises(UserError, match="num_tokens is 1 there, None now"):
+    with pytest.raises(UserError, match="num_tokens is 1 there, null now"):
         captured(folder)
 
 

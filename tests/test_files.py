@@ -23,6 +23,13 @@ def test_readers_never_see_half_a_file(tmp_path: Path) -> None:
     assert [entry.name for entry in path.parent.iterdir()] == ["summary.json"]
 
 
+def test_a_whole_file_is_as_readable_as_any_new_file(tmp_path: Path) -> None:
+    (tmp_path / "plain").touch()
+    with files.whole(tmp_path / "weights") as partial:
+        partial.touch(mode=0o600)
+    assert (tmp_path / "weights").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
 def test_a_failed_write_leaves_the_old_file_and_no_rest(tmp_path: Path) -> None:
     path = tmp_path / "summary.json"
     files.write_text(path, "old")

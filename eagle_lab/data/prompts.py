@@ -65,8 +65,11 @@ def builtin_prompts() -> dict[str, Path]:
     return {path.stem: path for path in sorted(PROMPTS_FOLDER.glob("*.jsonl"))}
 
 
-def prompt_path(source: str | Path) -> Path:
-    """The file behind a builtin name or a path; UserError if there is none."""
+def prompt_path(source: str | Path, also: Iterable[str] = ()) -> Path:
+    """The file behind a builtin name or a path; UserError if there is none.
+
+    `also` are names that the caller knows beside the files; the error lists them.
+    """
     builtin = builtin_prompts()
     if str(source) in builtin:
         return builtin[str(source)]
@@ -75,9 +78,10 @@ def prompt_path(source: str | Path) -> Path:
         return path
     if path.is_dir():
         raise UserError(f"prompts '{source}' is a folder; give a file of JSON lines")
+    names = [*builtin, *also]
     if path.suffix or len(path.parts) > 1:
-        raise UserError(f"no prompt file at '{source}'; builtin: {', '.join(builtin)}")
-    choose(str(source), builtin, "prompt set (or path of a JSON-lines file)")
+        raise UserError(f"no prompt file at '{source}'; builtin: {', '.join(names)}")
+    choose(str(source), names, "prompt set (or path of a JSON-lines file)")
     raise AssertionError("unreachable: choose() raises")
 
 
@@ -90,8 +94,12 @@ def prompt_file_hash(source: str | Path) -> str:
     return hashlib.sha256(prompt_path(source).read_bytes()).hexdigest()
 
 
-def load_questions(source: str | Path) -> list[Question]:
+def load_questions(source: str | Path, also: Iterable[str] = ()) -> list[Question]:
     """Read a builtin set, a file of JSON lines, or `dataset:NAME` (see chat_datasets.py).
+
+    Args:
+        source: which.
+        also: see `prompt_path`.
 
     Raises:
         UserError: no such file, nothing in it, or a bad row; names the file and the line.
@@ -100,7 +108,7 @@ def load_questions(source: str | Path) -> list[Question]:
         from eagle_lab.data.chat_datasets import load_dataset_questions
 
         return load_dataset_questions(str(source))
-    path = prompt_path(source)
+    path = prompt_path(source, also)
     try:
         lines = path.read_text(encoding="utf-8-sig").split("\n")
     except UnicodeDecodeError as error:
@@ -167,7 +175,8 @@ def user_turns(messages: Any) -> list[str]:
         if not isinstance(message, dict) or not {"role", "content"} <= message.keys():
             raise RowError(f"message {index} needs 'role' and 'content'")
         if message["role"] not in ROLES:
-            raise RowError(f"message {index}: unknown role {message['role']!r}; allowed: {ROLES}")
+            allowed = ", ".join(ROLES)
+            raise RowError(f"message {index}: unknown role {message['role']!r}; allowed: {allowed}")
         if not isinstance(message["content"], str) or not message["content"].strip():
             raise RowError(f"message {index} is empty or no text")
     spoken = messages[1:] if messages[0]["role"] == "system" else messages
@@ -189,7 +198,9 @@ def spread(questions: Iterable[Question], num: int | None) -> list[Question]:
     if num is None:
         return questions
     if not 1 <= num <= len(questions):
-        raise UserError(f"{num} questions asked for; allowed: 1 to {len(questions)}, what there is")
+        raise UserError(
+            f"eval.num_questions={num}; allowed: 1 to {len(questions)}, what there is, or null"
+        )
     ranked: list[tuple[int, int]] = []  # (place within its category, place in the file)
     seen: dict[str, int] = {}
     order: dict[str, int] = {}

@@ -23,6 +23,7 @@ from eagle_lab.data.training_prompts import training_prompts
 from eagle_lab.errors import UserError
 
 TRAINING = "training"
+SELF_WRITTEN = "self_written"  # prompts that the target writes itself
 _HASHED = 1000  # prompts of the endless source that enter its hash
 
 
@@ -45,7 +46,7 @@ class PromptSource:
         if self.num is not None and self.num < 1:
             raise UserError(f"data.num_prompts={self.num} must be at least 1, or null")
         if self.name != TRAINING:
-            self._read = load_questions(self.name)
+            self._read = load_questions(self.name, also=(TRAINING, SELF_WRITTEN))
 
     @property
     def count(self) -> int | None:

@@ -22,6 +22,7 @@ from safetensors.torch import load_file, save_file
 from eagle_lab.drafters.eagle1 import Eagle1, Eagle1Config
 from eagle_lab.drafters.folder import CONFIG_FILE, WEIGHTS_FILE
 from eagle_lab.errors import UserError, choose
+from eagle_lab.files import open_to_others
 
 FORMAT_VERSION = 1
 SWITCHES = ("inner_norm", "draft_vocab_size", "fc_bias")
@@ -51,6 +52,7 @@ def save_drafter(
         for name, tensor in drafter.state_dict().items()
     }  # fmt: skip
     save_file(state, partial / WEIGHTS_FILE, metadata={"format": "pt"})
+    open_to_others(partial / WEIGHTS_FILE)
     text = json.dumps(_describe(drafter, target, training_summary), indent=2, ensure_ascii=False)
     (partial / CONFIG_FILE).write_text(text + "\n", encoding="utf-8")
     older = folder.with_name(folder.name + ".older")
@@ -93,9 +95,10 @@ def load_drafter(
     trained_for = described["target"]
     matches = trained_for["fingerprint"] == target.fingerprint
     if not matches:
+        same = ", other weights of the same name" if trained_for["name"] == target.name else ""
         warnings.warn(
             f"drafter {path} was trained for '{trained_for['name']}' (fingerprint "
-            f"{trained_for['fingerprint']}), not for '{target.name}' ({target.fingerprint}): "
+            f"{trained_for['fingerprint']}), not for '{target.name}' ({target.fingerprint}){same}: "
             "it works, with lower acceptance",
             stacklevel=2,
         )
@@ -121,7 +124,8 @@ def read_config(path: str | Path) -> dict[str, Any]:
         fields = {**raw["dimensions"], **raw["switches"]}
         trained_for = {"name": target["name"], "fingerprint": target["fingerprint"]}
     except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{file} is not a drafter's config.json: {error!r}") from error
+        reason = f"no key {error}" if isinstance(error, KeyError) else error
+        raise UserError(f"{file} is not a drafter's config.json: {reason}") from error
     config_class = KINDS[choose(kind, KINDS, f"drafter kind in {file}")][0]
     known = {field.name for field in dataclasses.fields(config_class)}
     if set(fields) != known:

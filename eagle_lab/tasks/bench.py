@@ -21,8 +21,8 @@ from eagle_lab.evaluation.results import BenchResults, evaluate
 from eagle_lab.evaluation.runner import Bench
 from eagle_lab.reports import make_report
 from eagle_lab.reports.words import replay_words
-from eagle_lab.sampling import Sampling
 from eagle_lab.tasks.bench_table import bench_table, reasons
+from eagle_lab.tasks.job import sampling_from
 from eagle_lab.tasks.methods import MethodBuilder, drafter_digests, entries_from
 from eagle_lab.tasks.run_folder import RunFolder
 from eagle_lab.tasks.target import target_from
@@ -50,7 +50,7 @@ def settings_from(config: DictConfig) -> BenchSettings:
     return BenchSettings(
         turns=asked.turns,
         max_new_tokens=asked.max_new_tokens,
-        sampling=Sampling(asked.temperature, asked.top_p, asked.top_k),
+        sampling=sampling_from(config, "eval"),
         batch_size=asked.batch_size,
         repeats=asked.repeats,
         timing=asked.timing,

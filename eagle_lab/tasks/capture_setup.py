@@ -12,22 +12,21 @@ import torch
 from omegaconf import DictConfig
 
 from eagle_lab.capture import AnswerQuestions, CaptureSettings, ReadAnswers
-from eagle_lab.capture_prompts import CATEGORY, self_written_prompts
+from eagle_lab.capture_prompts import self_written_prompts
 from eagle_lab.data.batches import WINDOW, BatchPlan
 from eagle_lab.data.chat import ChatTemplate
 from eagle_lab.data.fingerprint import Fingerprint
 from eagle_lab.data.prompts import Question
-from eagle_lab.data.sources import AnswerSource, PromptSource
+from eagle_lab.data.sources import SELF_WRITTEN, AnswerSource, PromptSource
 from eagle_lab.data.store import RESIDUAL, TOP_NORM
 from eagle_lab.data.store_writer import StoreWriter
 from eagle_lab.errors import UserError, choose
 from eagle_lab.models.load import DTYPES
 from eagle_lab.models.target import Target
-from eagle_lab.sampling import Sampling
 from eagle_lab.tasks import provenance
+from eagle_lab.tasks.job import sampling_from
 from eagle_lab.tasks.run_folder import RunFolder
 
-SELF_WRITTEN = CATEGORY
 PROMPTS = "prompts.jsonl"
 _SAMPLE = 64  # prompts that an estimate of sizes looks at
 _BYTES_PER_TOKEN = 5  # id and mask, beside the feature
@@ -103,7 +102,7 @@ def settings_from(config: DictConfig) -> CaptureSettings:
         batch_size=asked.batch_size,
         max_new_tokens=asked.max_new_tokens,
         sampled_share=asked.sampled_share,
-        sampling=Sampling(asked.temperature, asked.top_p, asked.top_k),
+        sampling=sampling_from(config, "data"),
         seed=config.seed,
         max_prompt_tokens=asked.max_prompt_tokens,
     )

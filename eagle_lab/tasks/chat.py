@@ -14,6 +14,7 @@ from eagle_lab.drafters.shipped import shipped_for
 from eagle_lab.errors import UserError
 from eagle_lab.evaluation.method import VANILLA
 from eagle_lab.models.target import Target
+from eagle_lab.tasks.job import sampling_from
 from eagle_lab.tasks.methods import MethodBuilder, entries_from
 from eagle_lab.tasks.target import target_from
 
@@ -24,6 +25,7 @@ _HELP = "Empty line or Ctrl-D ends, /new starts over."
 def run(config: DictConfig) -> None:
     """Answer what is typed (or piped) with the one method of `config.method`."""
     console = Console(highlight=False)
+    sampling_from(config, "eval")  # a mistake is said before anything is loaded
     target = target_from(config)
     name, proposer = _proposer(config, target)
     console.print(f"[dim]{target.name}, {name}. {_HELP}[/dim]")

@@ -116,7 +116,7 @@ def _differences(there: DictConfig, asked: DictConfig, ignored: str | None) -> l
             if key in old or new[key] != defaults.get(key, _ABSENT) or key.endswith("._target_")
         ]
     return [
-        f"{key} is {old.get(key, 'absent')} there, {new.get(key, 'absent')} now"
+        f"{key} is {_shown(old.get(key, 'absent'))} there, {_shown(new.get(key, 'absent'))} now"
         for key in differing
     ]
 
@@ -126,6 +126,11 @@ def _defaults(methods: list[str]) -> dict[str, Any]:
     own = [name for name in methods if name in options("method")]
     packaged = compose([f"method=[{','.join(own)}]"])
     return _flat(OmegaConf.to_container(comparable(packaged)))
+
+
+def _shown(value: Any) -> Any:
+    """A value as one writes it on the command line."""
+    return "null" if value is None else value
 
 
 _ABSENT = object()

@@ -15,7 +15,7 @@ from typing import Any
 from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf
 
-from eagle_lab.catalog import options
+from eagle_lab.catalog import method_not_chosen, options
 from eagle_lab.decoding.draft_model import open_draft_model
 from eagle_lab.decoding.proposer import Proposer
 from eagle_lab.drafters.checkpoint import load_drafter
@@ -95,7 +95,7 @@ class MethodBuilder:
         """
         if "_target_" not in settings:
             choose(name, options("method"), "method")
-            raise UserError(f"method.{name} is not chosen; add it to method=[…]")
+            raise UserError(method_not_chosen(name))
         method_class = get_class(settings["_target_"])
         arguments = {
             key: value

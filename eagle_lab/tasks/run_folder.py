@@ -57,7 +57,12 @@ class RunFolder:
             raise UserError(f"output_dir={path} is a file; a run needs a folder")
         asked = comparable(config)
         prompts = prompts_used(asked, task)
-        path.mkdir(parents=True, exist_ok=True)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(
+                f"output_dir={path} cannot be made: {error.strerror}; take another folder"
+            ) from error
         lock = files.FolderLock(path)
         try:
             record = earlier_run(path, asked, prompts, overwrite=bool(config.overwrite))

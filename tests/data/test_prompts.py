@@ -77,7 +77,10 @@ def test_a_byte_order_mark_and_windows_line_ends_are_no_content(tmp_path: Path) 
         (ROW, "question_id 7 is already used on line 1"),
         ({"messages": []}, "'messages' must be a list with at least one message"),
         ({"messages": [{"role": "user"}]}, "message 1 needs 'role' and 'content'"),
-        ({"messages": [{"role": "me", "content": "a"}]}, "message 1: unknown role 'me'"),
+        (
+            {"messages": [{"role": "me", "content": "a"}]},
+            "message 1: unknown role 'me'; allowed: system, user, assistant",
+        ),
         ({"messages": [{"role": "user", "content": ""}]}, "message 1 is empty or no text"),
         ({"messages": [{"role": "system", "content": "a"}]}, "no user message"),
         ({"messages": [{"role": "assistant", "content": "a"}]}, "must take turns, the user first"),
@@ -156,5 +159,5 @@ def test_a_smaller_spread_is_part_of_a_larger_one() -> None:
 
 @pytest.mark.parametrize("num", [0, -1, 4])
 def test_more_questions_than_there_are(num: int) -> None:
-    with pytest.raises(UserError, match=f"{num} questions asked for; allowed: 1 to 3"):
+    with pytest.raises(UserError, match=f"eval.num_questions={num}; allowed: 1 to 3"):
         spread(questions("abc"), num)

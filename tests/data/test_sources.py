@@ -84,3 +84,8 @@ def test_stored_answers_of_another_template_are_refused(tmp_path, template):
     save_answers(tmp_path / ANSWERS, [answer], {"chat_template": "another"})
     with pytest.raises(UserError, match="another tokenizer or chat template"):
         AnswerSource(tmp_path, template)
+
+
+def test_a_misspelt_prompt_set_is_told_all_names():
+    with pytest.raises(UserError, match=r"self_written, .*training.*Did you mean 'training'"):
+        PromptSource("trainin")

@@ -42,6 +42,7 @@ def test_a_saved_drafter_computes_the_same(saved: tuple[Eagle1, Path]) -> None:
 def test_the_folder_holds_drafter_tensors_only(saved: tuple[Eagle1, Path]) -> None:
     drafter, folder = saved
     assert sorted(file.name for file in folder.iterdir()) == ["config.json", "model.safetensors"]
+    assert len({file.stat().st_mode for file in folder.iterdir()}) == 1  # who may read one, both
     state = load_file(folder / "model.safetensors")
     assert set(state) == set(drafter.state_dict())
     assert state["d2t"].tolist() == [0, 2, 5, 5]
@@ -122,6 +123,9 @@ def test_damage_is_named(saved: tuple[Eagle1, Path]) -> None:
     config.write_text(json.dumps(described))
     with pytest.raises(UserError, match="head_dim"):
         load_drafter(saved[1], FakeTarget())
+    config.write_text("{}")
+    with pytest.raises(UserError, match=r"config\.json: no key 'kind'$"):
+        load_drafter(saved[1], FakeTarget())
     config.write_text("{")
-    with pytest.raises(UserError, match="config.json"):
+    with pytest.raises(UserError, match=r"config\.json: Expecting property name"):
         load_drafter(saved[1], FakeTarget())

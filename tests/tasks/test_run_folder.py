@@ -23,6 +23,7 @@ from omegaconf import DictConfig, OmegaConf
 from eagle_lab.config import compose
 from eagle_lab.errors import UserError
 from eagle_lab.tasks.growing_file import GrowingFile, read_rows
+from eagle_lab.tasks.job import sampling_from
 from eagle_lab.tasks.run_folder import RunFolder
 
 BASE = compose(["target=tiny_random"])
@@ -164,6 +165,23 @@ def test_a_missing_prompt_file_leaves_no_folder(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="nowhere"):
         RunFolder.open(make(tmp_path / "run", eval__prompts="nowhere.jsonl"), task="bench")
     assert names(tmp_path) == []
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    beneath = tmp_path / "file" / "run"
+    with pytest.raises(UserError, match=f"output_dir={beneath} cannot be made: .*another folder"):
+        RunFolder.open(make(beneath), task="report")
+
+
+@pytest.mark.parametrize(("key", "value"), [("temperature", -1), ("top_p", 2), ("top_k", -1)])
+@pytest.mark.parametrize("section", ["eval", "data"])
+def test_a_law_that_cannot_be_names_its_key(
+    tmp_path: Path, section: str, key: str, value: int
+) -> None:
+    config = make(tmp_path, **{f"{section}__{key}": value})
+    with pytest.raises(UserError, match=rf"^{section}\.{key}={value}"):
+        sampling_from(config, section)
 
 
 def test_overwrite_replaces_a_run_and_everything_it_left(tmp_path: Path) -> None:
