@@ -23,6 +23,7 @@ from eagle_lab.evaluation.method import VANILLA, Method, place_of
 from eagle_lab.evaluation.plan import Answers, Batch, BenchSettings, check_prompts, plan_batches
 from eagle_lab.evaluation.progress import BenchProgress
 from eagle_lab.evaluation.replay import Replay
+from eagle_lab.evaluation.shared_prefill import SharedPrefill
 from eagle_lab.evaluation.sums import Row
 from eagle_lab.models.graphs import CacheGraphs
 from eagle_lab.models.target import Target
@@ -81,6 +82,7 @@ class Bench:
             raise ValueError("a bench needs vanilla")
         self._console = console
         self._memory = PeakMemory(target.device)
+        self._scorer: Scorer = target if settings.timing else SharedPrefill(target)
         self._recorded: tuple[Batch, Replay] | None = None
 
     def run(
@@ -168,10 +170,10 @@ class Bench:
     ) -> Scorer:
         """What judges the method's drafts: the target, or a replay of its answers to the batch."""
         if not (self.settings.replay and method.replayable(self.settings.sampling)):
-            return self.target
+            return self._scorer
         if self._recorded is None or self._recorded[0] != batch:
             answers = decode(
-                self.target,
+                self._scorer,
                 Vanilla(),
                 prompts,
                 sampling=self.settings.sampling,

@@ -69,6 +69,12 @@ class TreeCache:
         store[:, :, :rows, :, :capacity] = self._store[..., :capacity, :]
         self._store = store[:, :, :rows]
 
+    def copy_from(self, other: TreeCache) -> None:
+        """Hold what `other`, a cache of the same kind, holds."""
+        self.lengths, self.max_length = other.lengths.clone(), other.max_length
+        self._rows = other._rows
+        self._store = None if other._store is None else other._store.clone()
+
     def write(self, layer: int, key: Tensor, value: Tensor, offset: int) -> tuple[Tensor, Tensor]:
         """Put `key`, `value` [B, kv, N, d] at slots len + offset of `layer`.
 

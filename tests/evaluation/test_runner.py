@@ -8,6 +8,8 @@ import pytest
 
 from eagle_lab.data.chat import ChatTemplate
 from eagle_lab.data.prompts import Question
+from eagle_lab.decoding.lookahead import Lookahead
+from eagle_lab.decoding.loop import decode
 from eagle_lab.decoding.prompt_lookup import PromptLookup
 from eagle_lab.decoding.self_speculation import SelfSpeculation
 from eagle_lab.decoding.suffix import Suffix
@@ -333,3 +335,25 @@ def test_what_was_timed_while_graphs_were_recorded_is_decoded_again(monkeypatch,
     rows = bench(settings=settings).run()
     assert len(calls) == len(rows) + timing
     assert (calls[0] == calls[1]) == timing
+
+
+def test_untimed_methods_share_what_the_target_read(monkeypatch):
+    """One reading of each batch's prompts, and the texts and counts of methods that read alone."""
+    target, read = tiny_target(), []
+    prefill = target.prefill
+    monkeypatch.setattr(
+        target, "prefill", lambda prompts, cache: read.append(1) or prefill(prompts, cache)
+    )
+    settings = dataclasses.replace(SETTINGS, batch_size=3)
+    methods = [
+        vanilla(),
+        Method("prompt_lookup", PromptLookup(target), num_nodes=10),
+        Method("lookahead", Lookahead(target), num_nodes=28),
+    ]
+    bench = Bench(target, methods, QUESTIONS, settings)
+    rows = bench.run()
+    assert len(read) == len(bench.batches)
+    for row in rows[: 3 * len(methods)]:
+        [method] = [method for method in methods if method.name == row["method"]]
+        [alone] = decode(target, method.proposer, [row["prompt_tokens"]], max_new_tokens=NEW)
+        assert (alone.tokens, alone.accepted_lengths) == (row["tokens"], row["accepted_lengths"])
