@@ -64,13 +64,16 @@ class FolderLock:
     The kernel drops it with the process, however that ends, so a crash leaves nothing to clean up.
 
     Raises:
-        UserError: another process holds it; names that process.
+        UserError: another process holds it, which is named, or the folder cannot be written.
     """
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / LOCK_NAME
         while True:
-            self._file = self._path.open("a+", encoding="utf-8")
+            try:
+                self._file = self._path.open("a+", encoding="utf-8")
+            except PermissionError:
+                raise UserError(f"{folder} cannot be written; take another folder") from None
             try:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:

@@ -20,6 +20,7 @@ from omegaconf import DictConfig
 from eagle_lab import catalog, failures
 from eagle_lab.config import CONF_DIR, check
 from eagle_lab.errors import choose
+from eagle_lab.tasks import messages
 
 TASKS = {
     name: f"eagle_lab.tasks.{name}"
@@ -83,7 +84,8 @@ def _job(config: DictConfig) -> None:
         module = importlib.import_module(TASKS[choose(config.task, TASKS, "task")])
         if config.task not in _WITHOUT_TORCH:
             importlib.import_module("eagle_lab.tasks.job").reset(config.seed, config.threads)
-        module.run(config)
+        with messages.shown():
+            module.run(config)
     except KeyboardInterrupt:
         root = Path(config.output_dir).parent if name else Path(config.output_dir)
         kept = f"; output_dir={root} on the same command goes on from here"

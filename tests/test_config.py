@@ -108,6 +108,7 @@ def inherited_from(path: Path) -> list[str]:
         (["+experiment=bnech"], "bnech.*Did you mean 'bench'"),
         (["target=hf"], "target.name"),
         (["tree.depth=six"], "six.*whole number"),
+        (["grid.depth=6"], r"grid.depth is one value; a list is needed"),
     ],
 )
 def test_notebooks_get_the_same_one_line_errors(overrides: list[str], words: str) -> None:

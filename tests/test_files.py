@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
 from pathlib import Path
@@ -63,6 +64,17 @@ def test_a_second_worker_is_refused_until_the_first_is_done(tmp_path: Path) -> N
     first.release()
     assert list(tmp_path.iterdir()) == []
     files.FolderLock(tmp_path).release()
+
+
+def test_a_folder_that_cannot_be_written_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: object, **keywords: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", refuse)  # whoever runs the tests may be allowed everything
+    with pytest.raises(UserError, match=f"{tmp_path} cannot be written; take another folder"):
+        files.FolderLock(tmp_path)
 
 
 HOLD = """

@@ -221,6 +221,10 @@ class DraftModelProposer(Proposer):
         self.model.select(rows)
         self.length.select(rows)
 
+    def model_calls(self) -> list[tuple[object, str]]:
+        """The draft model's."""
+        return [(self.model.model, "extend"), (self.model.model, "score")]
+
 
 def _num_equal(first: Sequence[int], second: Sequence[int]) -> int:
     """Length of the longest common prefix."""

@@ -132,3 +132,8 @@ class EagleProposer(Proposer):
         """Keep only the chosen rows."""
         self.cache.select(rows)
         self.root_hidden = self.root_hidden[torch.as_tensor(rows, dtype=torch.long)]
+
+    def model_calls(self) -> list[tuple[object, str]]:
+        """The drafter's, and the graphs', which replay what calls it."""
+        graphs = [(self.graphs, "run"), (self.graphs, "tree")] if self.graphs is not None else []
+        return [(self.drafter, "forward"), (self.drafter, "logits"), *graphs]

@@ -83,3 +83,7 @@ class Hybrid(Proposer):
         """Keep only the chosen rows."""
         self.copier.select(rows)
         self.eagle.select(rows)
+
+    def model_calls(self) -> list[tuple[object, str]]:
+        """The drafter's."""
+        return self.eagle.model_calls()

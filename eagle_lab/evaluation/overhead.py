@@ -14,9 +14,9 @@ import numpy as np
 import torch
 
 from eagle_lab.decoding.clock import Clock
-from eagle_lab.decoding.draft_model import DraftModelProposer
 from eagle_lab.decoding.generation import Generation
 from eagle_lab.decoding.loop import decode
+from eagle_lab.decoding.proposer import Proposer
 from eagle_lab.evaluation.method import Method
 from eagle_lab.evaluation.pass_costs import HIGH, LOW, Row
 from eagle_lab.models.graphs import CacheGraphs
@@ -80,10 +80,10 @@ class _ModelWatch:
         self._timing = False
 
     @contextmanager
-    def watching(self, target: Target, proposer: Any) -> Iterator[None]:
+    def watching(self, target: Target, proposer: Proposer) -> Iterator[None]:
         """Time the models of `proposer` until the block ends."""
         with ExitStack() as stack:
-            for owner, name in _model_calls(target, proposer):
+            for owner, name in ((target, "score"), (target, "extend"), *proposer.model_calls()):
                 stack.enter_context(_replaced(owner, name, self._timed))
             stack.enter_context(_replaced(proposer, "propose", self._beginning))
             yield
@@ -110,19 +110,6 @@ class _ModelWatch:
             return propose(*args, **kwargs)
 
         return beginning
-
-
-def _model_calls(target: Target, proposer: Any) -> list[tuple[Any, str]]:
-    """Owners and names of the calls in which target, drafter and draft model do their work."""
-    calls: list[tuple[Any, str]] = [(target, "score"), (target, "extend")]
-    drafting = getattr(proposer, "eagle", proposer)  # a hybrid drafts by way of another proposer
-    if hasattr(drafting, "drafter"):
-        calls += [(drafting.drafter, "forward"), (drafting.drafter, "logits")]
-    if getattr(drafting, "graphs", None) is not None:  # they replay what calls the drafter
-        calls += [(drafting.graphs, "run"), (drafting.graphs, "tree")]
-    if isinstance(proposer, DraftModelProposer) and proposer.model.model is not target:
-        calls += [(proposer.model.model, "extend"), (proposer.model.model, "score")]
-    return calls
 
 
 @contextmanager

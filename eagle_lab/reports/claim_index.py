@@ -107,7 +107,8 @@ def hardware(claim: Claim) -> str:
 def _machine(run: dict) -> str:
     cores = (run.get("machine") or {}).get("num_cpus")
     on_cpu = run.get("device") == "cpu" and cores
-    parts = (run.get("device_name"), f"{cores} cores" if on_cpu else None, run.get("dtype"))
+    counted = f"{cores} core{'s' if cores != 1 else ''}" if on_cpu else None
+    parts = (run.get("device_name"), counted, run.get("dtype"))
     return ", ".join(str(part) for part in parts if part)
 
 

@@ -12,6 +12,7 @@ KEPT = (
     *("prompts", "prompts_sha256", "target", "target_fingerprint"),
 )
 KEPT_OF_MACHINE = ("cpu", "num_cpus")
+KEPT_OF_RESUMPTION = ("start", "git_commit", "git_dirty")
 # A path that leaves the working folder: `/a/b`, `~/a`, `../a`, at the start or behind `=`, `[`, …
 _PATH = re.compile(r"""(?<![^\s=,\[{('"])(?:\.\.|~[^\s/]*)?/[^\s,\]})'"]*""")
 
@@ -22,6 +23,11 @@ def publishable(provenance: dict[str, Any]) -> dict[str, Any]:
     machine = provenance.get("machine") or {}
     kept["machine"] = {name: machine[name] for name in KEPT_OF_MACHINE if name in machine}
     kept["versions"] = provenance.get("versions") or {}
+    if provenance.get("resumed"):  # not all of its results are of the commit it began at
+        kept["resumed"] = [
+            {name: start[name] for name in KEPT_OF_RESUMPTION if name in start}
+            for start in provenance["resumed"]
+        ]
     cleaned = without_paths(kept)
     assert isinstance(cleaned, dict)
     return cleaned

@@ -27,7 +27,6 @@ from eagle_lab.models.target import Target
 from eagle_lab.reports import make_report
 from eagle_lab.reports.claim_provenance import without_paths
 from eagle_lab.reports.model_card import write_card
-from eagle_lab.tasks import messages
 from eagle_lab.tasks.run_folder import RunFolder
 from eagle_lab.tasks.target import target_from
 from eagle_lab.tasks.training_summary import origin_of, summarise, vocabulary_facts
@@ -56,8 +55,7 @@ def run_training(
             print(f"this run is finished: {folder.path}")
             return
         target = target_from(config)
-        with messages.shown():
-            trained = train_in(folder, config, target)
+        trained = train_in(folder, config, target)
         folder.finish(target=target.name, target_fingerprint=target.fingerprint)
         print(f"{trained.name}: {trained}")
     print(f"report: {make_report(folder.path)}")

@@ -347,12 +347,14 @@ def test_what_is_published_of_a_run():
         "command": "/home/me/bin/python -m eagle_lab.run drafter.path=/home/me/d method=[/a/b]",
         "machine": {"host": "box", "system": "Linux-6.1", "cpu": "AMD EPYC", "num_cpus": 2},
         "versions": {"torch": "2.13.0"}, "prompts": "/srv/data/mt_bench.jsonl", "seed": 0,
-        "resumed": [{"machine": {"host": "box"}}], "status": "finished", "user": "me",
+        "resumed": [{"machine": {"host": "box"}, "git_commit": "fba904d", "git_dirty": False}],
+        "status": "finished", "user": "me",
     }  # fmt: skip
     assert publishable(private) == {
         "command": "python -m eagle_lab.run drafter.path=d method=[b]",
         "machine": {"cpu": "AMD EPYC", "num_cpus": 2}, "versions": {"torch": "2.13.0"},
         "prompts": "mt_bench.jsonl", "seed": 0, "status": "finished",
+        "resumed": [{"git_commit": "fba904d", "git_dirty": False}],
     }  # fmt: skip
     assert not re.search(r"box|me/|Linux", json.dumps(publishable(private)))
 

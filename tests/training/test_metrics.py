@@ -18,11 +18,6 @@ def test_conditional_and_expected_tau() -> None:
     assert counts.expected_tau == pytest.approx(2.0)
 
 
-def test_the_product_of_unconditional_accuracies_is_another_number() -> None:
-    wrong = 1 + float(CORRECT.float().mean(0).cumprod(0).sum())
-    assert wrong == pytest.approx(2.407, abs=1e-3)
-
-
 def test_batches_of_any_size_pool() -> None:
     whole, parts = AcceptanceCounts(3), AcceptanceCounts(3)
     whole.add(CORRECT)
