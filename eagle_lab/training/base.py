@@ -89,6 +89,6 @@ class TrainingModule(LightningModule):
 def mean_losses(sums: list[Sums]) -> tuple[float, float]:
     """Feature loss and token loss over pooled rows; 0 where nothing counts."""
     num_rows = sum(one.num_rows for one in sums)
-    num_token_rows = sum(int(one.num_token_rows) for one in sums)
+    num_token_rows = sum(one.num_token_rows for one in sums)
     feature, token = sum(float(one.feature) for one in sums), sum(float(one.token) for one in sums)
     return feature / max(num_rows, 1), token / max(num_token_rows, 1)
