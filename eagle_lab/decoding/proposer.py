@@ -12,6 +12,7 @@ A proposer never sees a row that has finished: output is cut before anything obs
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -80,7 +81,7 @@ class Context:
         self.coins = self.coins.select(rows)
 
 
-class Proposer:
+class Proposer(ABC):
     """Drafts trees for a batch of rows; the base of every method.
 
     A new one sets `max_nodes` and writes `propose`. It overrides the other calls where it remembers
@@ -110,9 +111,9 @@ class Proposer:
     def begin(self, context: Context, features: Tensor) -> None:
         """Take the prompts: `features` [B, T, F], row b holding its prompt's positions first."""
 
+    @abstractmethod
     def propose(self, context: Context) -> DraftTree:
         """Draft one tree per row, on the roots of `context`."""
-        raise NotImplementedError
 
     def observe(self, context: Context, acceptance: Acceptance, scores: Scores) -> None:
         """Learn what was kept; `context` already ends with the new tokens."""

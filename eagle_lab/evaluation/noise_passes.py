@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eagle_lab.decoding.eagle import EagleProposer
+from eagle_lab.decoding.eagle_chain import EagleChain
 from eagle_lab.drafters.eagle1 import Eagle1
 from eagle_lab.evaluation.passes import DraftPasses, Passes, TargetPasses
 from eagle_lab.evaluation.profiling import Profiler
@@ -49,7 +49,7 @@ class NoiseDraftPasses(DraftPasses):
 
     def __init__(self, target: Target, drafter: Eagle1, tokens: Tensor, context: int):
         """See `NoiseTargetPasses`."""
-        self._proposer, self._next = EagleProposer(target, drafter), tokens[:, context:]
+        self._proposer, self._next = EagleChain(target, drafter), tokens[:, context:]
         weight, num_rows = drafter.fc.weight, len(tokens)
         self._features = weight.new_empty(num_rows, 1, drafter.config.hidden_size).normal_()
         self._proposer.cache = target.new_cache(num_rows, num_layers=1)

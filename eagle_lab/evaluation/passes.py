@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from eagle_lab.decoding.eagle import EagleProposer
+from eagle_lab.decoding.eagle_chain import EagleChain
 from eagle_lab.decoding.proposer import Context
 from eagle_lab.drafters.eagle1 import Eagle1
 from eagle_lab.models.attention_interface import use_tree_attention
@@ -104,7 +104,7 @@ class DraftPasses:
     def __init__(self, target: Target, drafter: Eagle1, tokens: Tensor, features: Tensor):
         """`features` [B, context, F] are the target's behind the first of `tokens` [B, T]."""
         context = features.shape[1]
-        self._proposer, self._next = EagleProposer(target, drafter), tokens[:, context:]
+        self._proposer, self._next = EagleChain(target, drafter), tokens[:, context:]
         self._features = features[:, :1]
         cache = target.new_cache(len(tokens))
         cache.advance(torch.full((len(tokens),), context, device=tokens.device))
