@@ -24,8 +24,10 @@ from eagle_lab.models.packed_weights import is_packed
 
 log = logging.getLogger(__name__)
 
-MAX_ROWS = 128
-"""Above this many rows torch's matrix product is as fast (measured: equal from 200 rows on)."""
+MAX_ROWS = 512
+"""Above this many rows torch's matrix product is as fast. Measured, a whole pass of SmolLM2-135M on
+one core against the same through torch's product: 0.81 over 160 rows, 0.91 over 256, 0.95 over 512,
+1.0 over 1,000."""
 
 
 @functools.cache

@@ -96,8 +96,11 @@ def label_rows(frame: pd.DataFrame) -> pd.DataFrame:
         return frame
     parts = {index: [str(frame.at[index, "method"])] for index in frame.index}
     for _, rows in frame.groupby("method", sort=False):
-        for column in SETTINGS:
-            if column in rows and rows[column].nunique(dropna=False) > 1:
+        settings = [column for column in SETTINGS if column in rows]
+        if {"depth", "num_nodes"} <= set(rows) and rows["depth"].equals(rows["num_nodes"]):
+            settings.remove("num_nodes")  # chains: as many as levels
+        for column in settings:
+            if rows[column].nunique(dropna=False) > 1:
                 for index, value in rows[column].items():
                     if not pd.isna(value):
                         parts[index].append(setting_text(column, value))
@@ -117,7 +120,7 @@ def setting_text(column: str, value: Any) -> str:
     return {
         "temperature": f"T = {number}",
         "batch_size": f"batch {number}",
-        "num_nodes": f"{number} nodes",
+        "num_nodes": f"{number} node{'s' if value != 1 else ''}",
     }.get(column, f"{column} {number}")
 
 

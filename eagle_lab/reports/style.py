@@ -23,6 +23,7 @@ from matplotlib.figure import Figure
 INK = "#222222"
 FAINT = "#6b6b6b"
 GRID = "#e3e3e3"
+LIGHTEST = 0.7  # of the way to white
 
 SETTINGS: Any = {
     "font.family": "DejaVu Sans",
@@ -108,23 +109,17 @@ def label_styles(labels: Sequence[str], methods: Sequence[str]) -> dict[str, Met
 
     So do methods that share a style, such as a method and its namesake with another drafter.
     """
-    seen: dict[MethodStyle, int] = {}
-    styles: dict[str, MethodStyle] = {}
-    for label, method in zip(labels, methods, strict=True):
-        if label in styles:
-            continue
-        base = method_style(method)
-        rank = seen.get(base, 0)
-        seen[base] = rank + 1
-        styles[label] = MethodStyle(lighten(base.color, rank), base.marker, base.linestyle)
-    return styles
+    bases = {label: method_style(method) for label, method in zip(labels, methods, strict=True)}
+    shades = {base: _shades(base, list(bases.values()).count(base)) for base in bases.values()}
+    return {label: next(shades[base]) for label, base in bases.items()}
 
 
-def lighten(color: str, steps: int) -> str:
-    """`color` moved towards white by 28 % of what is left, `steps` times."""
-    left = 0.72**steps
-    red, green, blue = (1 - (1 - channel) * left for channel in to_rgb(color))
-    return to_hex((red, green, blue))
+def _shades(base: MethodStyle, count: int) -> Iterator[MethodStyle]:
+    """`count` styles from `base` towards white, the last no paler than one can see."""
+    for rank in range(count):
+        paler = LIGHTEST * rank / max(count - 1, 2)
+        red, green, blue = (1 - (1 - channel) * (1 - paler) for channel in to_rgb(base.color))
+        yield MethodStyle(to_hex((red, green, blue)), base.marker, base.linestyle)
 
 
 @contextmanager
