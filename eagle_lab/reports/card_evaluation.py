@@ -12,12 +12,14 @@ from eagle_lab.errors import UserError
 from eagle_lab.reports.claim_provenance import publishable
 from eagle_lab.reports.load import Run, load_run
 from eagle_lab.reports.tables import Table, decimals, make_table, with_interval
+from eagle_lab.reports.words import replay_words
 
 ROW = (
     *("label", "method", "depth", "width", "num_nodes", "num_questions", "num_tokens"),
     *("num_cycles", "tau_micro", "tau_macro", "tau_macro_low", "tau_macro_high"),
     *("speedup", "speedup_low", "speedup_high", "greedy_match_rate"),
 )
+_ASKED = ("temperature", "turns", "max_new_tokens", "batch_size", "replay")
 
 
 def evaluation_of(path: str | Path, digest: str) -> tuple[str, dict[str, Any]]:
@@ -50,7 +52,7 @@ def evaluation_of(path: str | Path, digest: str) -> tuple[str, dict[str, Any]]:
     name = f"{benchmark}, T = {first['temperature']:g}, batch {first['batch_size']:g}"
     return name, {
         "benchmark": benchmark,
-        **{key: asked.get(key) for key in ("temperature", "turns", "max_new_tokens", "batch_size")},
+        **{key: asked.get(key) for key in _ASKED},
         "rows": _plain(rows),
         "provenance": _told(run),
     }
@@ -91,7 +93,19 @@ def evaluation_table(name: str, evaluation: Mapping[str, Any]) -> Table:
         f"At most {evaluation['max_new_tokens']} new tokens a turn; {origin['dtype']} on "
         f"{origin['device_name']}, {str(origin['start'])[:10]}, commit "
         f"{str(origin['git_commit'])[:12]}. τ: tokens per target pass, mean over turns, with a "
-        "95 % bootstrap interval over questions. Greedy match: share of turns equal to plain "
-        f"decoding token for token.\n\n    {origin['command']}"
+        f"95 % bootstrap interval over questions.{_of_match(rows)}{_of_replay(evaluation)}"
+        f"\n\n    {origin['command']}"
     )
     return make_table("evaluation", f"Measured: {name}", rows, columns, note)
+
+
+def _of_match(rows: pd.DataFrame) -> str:
+    if rows["greedy_match_rate"].isna().all():
+        return ""
+    return " Greedy match: share of turns equal to plain decoding token for token."
+
+
+def _of_replay(evaluation: Mapping[str, Any]) -> str:
+    if not evaluation.get("replay"):
+        return ""
+    return " " + replay_words(evaluation["temperature"])

@@ -123,7 +123,7 @@ def _model_index(described: Described) -> list[dict[str, Any]]:
             "task": {"type": "text-generation"},
             "dataset": {"name": one["benchmark"], "type": one["benchmark"]},
             "metrics": [
-                {"type": "tau", "name": f"τ, {row['label']}", "value": round(row["tau_macro"], 3)}
+                {"type": "tau", "name": _tau_name(one, row), "value": round(row["tau_macro"], 3)}
                 for row in one["rows"]
             ],
         }
@@ -131,6 +131,12 @@ def _model_index(described: Described) -> list[dict[str, Any]]:
     ]
     name = f"{described['kind']}-{described['target']['name']}"
     return [{"name": name, "results": results}] if results else []
+
+
+def _tau_name(evaluation: Mapping[str, Any], row: Mapping[str, Any]) -> str:
+    """What tells one result from another of the same benchmark."""
+    asked = f"T = {evaluation['temperature']:g}, {evaluation['max_new_tokens']} new tokens a turn"
+    return f"τ, {row['label']}; {asked}, {row['num_questions']:g} questions"
 
 
 def _what_it_is(described: Described, num_weights: int) -> str:
