@@ -100,7 +100,8 @@ def hardware(claim: Claim) -> str:
     runs = [claim.provenance[run] for run in claim.measured["run"].unique()]
     machines = dict.fromkeys(_machine(run) for run in runs)
     minutes = sum(_minutes(run) for run in runs)
-    time = [f"{minutes:.0f} min"] if minutes else []
+    at_least = "over " if any(run.get("resumed") for run in runs) else ""
+    time = [f"{at_least}{minutes:.0f} min"] if minutes else []
     return "; ".join([*(machine for machine in machines if machine), *time])
 
 
@@ -113,11 +114,14 @@ def _machine(run: dict) -> str:
 
 
 def _minutes(run: dict) -> float:
-    """From start to end, pauses included; 0 where either is not recorded."""
-    if not (run.get("start") and run.get("end")):
+    """From the last start to the end; when earlier parts of a resumed run ended is not recorded.
+
+    0 where either is not recorded.
+    """
+    last = (run.get("resumed") or [run])[-1].get("start")
+    if not (last and run.get("end")):
         return 0.0
-    start, end = (datetime.fromisoformat(run[name]) for name in ("start", "end"))
-    return (end - start).total_seconds() / 60
+    return (datetime.fromisoformat(run["end"]) - datetime.fromisoformat(last)).total_seconds() / 60
 
 
 def _first(lines: pd.DataFrame) -> pd.DataFrame:
