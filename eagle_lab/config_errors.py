@@ -26,6 +26,7 @@ _TYPES = {
     r"could not be converted to Float": "is not a number",
     r"is not a valid bool": "is neither true nor false",
     r"is not Optional": "must not be null",
+    r"Cannot convert 'list' to string": "is a list; one value is needed",
     r"is not a ListConfig": "is one value; a list is needed, as in [2,4]",
 }
 

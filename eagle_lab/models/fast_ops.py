@@ -19,7 +19,7 @@ from types import SimpleNamespace
 import torch
 from torch import Tensor, nn
 
-from eagle_lab.models.kernel_cache import kept_by_content
+from eagle_lab.models.kernel_cache import kept_by_content, kernel_folder
 from eagle_lab.models.packed_weights import is_packed
 
 log = logging.getLogger(__name__)
@@ -32,10 +32,10 @@ one core against the same through torch's product: 0.81 over 160 rows, 0.91 over
 
 @functools.cache
 def kernels() -> SimpleNamespace:
-    """The compiled kernels; says so where compiling takes a while."""
-    words = "preparing the CPU kernels (compiled once for this machine, then cached) ..."
-    announcement = threading.Timer(2.0, log.info, [words])
-    announcement.start()
+    """The compiled kernels; says so where they must be compiled first."""
+    if not kernel_folder().exists():
+        log.info("compiling the CPU kernels, once: a minute or so ...")
+    num_threads = torch.get_num_threads()
     try:
         with kept_by_content():
             from eagle_lab.models import (
@@ -46,7 +46,7 @@ def kernels() -> SimpleNamespace:
             )
             from eagle_lab.models import kernels as linear_kernels
     finally:
-        announcement.cancel()
+        torch.set_num_threads(num_threads)  # Numba's start gives OpenMP all cores, torch with it
     modules = (kernel_blocks, linear_kernels, attention_kernels, layer_kernels, choice_kernels)
     return SimpleNamespace(**dict(ChainMap(*map(vars, modules))))
 

@@ -30,6 +30,15 @@ def digest_of(folder: Path) -> str:
     return hashlib.sha256(sources).hexdigest()[:16]
 
 
+def kernel_folder() -> Path:
+    """Where the kernels of this state of their sources are kept, or will be."""
+    from numba import config
+
+    own: str = config.CACHE_DIR  # type: ignore[attr-defined]
+    base = Path(own) if own else cache_folder() / "kernels"
+    return base / digest_of(Path(__file__).parent)
+
+
 @contextmanager
 def kept_by_content() -> Iterator[None]:
     """Functions that Numba compiles in this block are kept in, or come from, our folder.
@@ -39,8 +48,7 @@ def kept_by_content() -> Iterator[None]:
     from numba import config
 
     before: str = config.CACHE_DIR  # type: ignore[attr-defined]
-    base = Path(before) if before else cache_folder() / "kernels"
-    config.CACHE_DIR = str(base / digest_of(Path(__file__).parent))  # type: ignore[attr-defined]
+    config.CACHE_DIR = str(kernel_folder())  # type: ignore[attr-defined]
     try:
         yield
     finally:

@@ -17,6 +17,7 @@ from eagle_lab.reports.style import (
     new_figure,
     paper_style,
 )
+from eagle_lab.reports.words import known
 
 FEW_TRIALS = 20
 MIN_TRIALS = 5
@@ -31,7 +32,8 @@ def acceptance_by_depth(by_depth: pd.DataFrame, styles: dict[str, MethodStyle]) 
     if by_depth.empty:
         return None
     num_labels = by_depth["label"].nunique()
-    banded = num_labels <= MOST_BANDS
+    intervals = known(by_depth, "conditional_low")  # five questions make one
+    banded = intervals and num_labels <= MOST_BANDS
     with paper_style():
         figure = new_figure(7.2, 3.3 + 0.06 * max(num_labels - MOST_BANDS, 0))
         panels = figure.subplots(1, 2, sharey=True)
@@ -53,8 +55,9 @@ def acceptance_by_depth(by_depth: pd.DataFrame, styles: dict[str, MethodStyle]) 
         "the draft went on; right: up to and including this level, over all cycles. "
         + ("Bands: 95 % bootstrap intervals over questions. " if banded else "")
         + f"Open marks rest on {MIN_TRIALS} to {FEW_TRIALS - 1} cycles and have no band; what "
-        "rests on fewer is left out. All 95 % intervals are in tables/acceptance.csv. Cycles per "
-        f"method: {_cycle_counts(by_depth)}."
+        "rests on fewer is left out. "
+        + ("All 95 % intervals are in tables/acceptance.csv. " if intervals else "")
+        + f"Cycles in which a draft was judged: {_cycle_counts(by_depth)}."
     )
     return Plot("acceptance_by_depth", "Acceptance by depth", caption, figure)
 

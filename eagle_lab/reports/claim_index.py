@@ -40,6 +40,10 @@ One claim as a table, as Markdown, CSV and LaTeX; and a finished run becomes a c
     python -m eagle_lab.run +experiment=report report.claim=NAME
     python -m eagle_lab.run +experiment=report report.claim=NAME report.run=PATH
 
+The commands name question files by path. `mt_bench.jsonl` and `humaneval.jsonl` are the 80 rows
+each of `eagle/data/mt_bench/question.jsonl` and `eagle/data/humaneval/question.jsonl` in EAGLE's
+repository (github.com/SafeAILab/EAGLE); provenance.json has the SHA-256 of the file a run read.
+
 Expected and measured show the first number of each claim; its folder has them all.
 """
 

@@ -6,6 +6,8 @@ measurement stay empty. Knows frames and `Grid`; reads no files.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pandas as pd
 from matplotlib import colormaps
@@ -18,6 +20,7 @@ from matplotlib.patches import Rectangle
 from eagle_lab.reports.plot import Plot, conditions, in_lines
 from eagle_lab.reports.style import ink_on, new_figure, paper_style
 from eagle_lab.reports.sweeps import Grid, best_setting
+from eagle_lab.reports.words import known
 
 OUTLINE = "#D55E00"
 RATIOS = (0.1, 0.2, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.1, 1.25, 1.5, 1.75, 2, 2.5, 3, 4, 5, 7, 10)
@@ -50,7 +53,8 @@ def category_heatmap(by_category: pd.DataFrame, value: str) -> Plot | None:
     kind = "speedup" if value == "speedup" else "tau"
     title = f"{'Speedup' if kind == 'speedup' else 'τ'} by category"
     per_category = by_category.groupby("category")["num_questions"].max().dropna()
-    caption = f"{title} ({_per_category(per_category)}). Intervals are in tables/categories.csv."
+    where = " Intervals are in tables/categories.csv." if known(by_category, f"{value}_low") else ""
+    caption = f"{title} ({_per_category(per_category)}).{where}"
     return Plot(f"categories_{kind}", title, caption, figure)
 
 
@@ -145,9 +149,19 @@ def _color_bar(figure: Figure, scale: ScalarMappable, panels: list[Axes], label:
     bar.outline.set_visible(False)
     if isinstance(scale.norm, LogNorm):
         low, high = scale.get_clim()
-        ticks = [tick for tick in RATIOS if (low or 0) <= tick <= (high or 0)]
+        ticks = _apart([tick for tick in RATIOS if (low or 0) <= tick <= (high or 0)])
         bar.set_ticks(ticks, labels=[f"{tick:g}" for tick in ticks])
         bar.minorticks_off()
+
+
+def _apart(ratios: list[float]) -> list[float]:
+    """1, and of the others what does not crowd it or each other on a logarithmic scale."""
+    room = math.log(max(ratios) / min(ratios)) / 7
+    kept: list[float] = []
+    for ratio in sorted(ratios, key=lambda ratio: abs(math.log(ratio))):
+        if all(abs(math.log(ratio / other)) >= room for other in kept):
+            kept.append(ratio)
+    return sorted(kept)
 
 
 def _cells(axes: Axes, plane: pd.DataFrame, scale: ScalarMappable) -> None:

@@ -24,6 +24,7 @@ from eagle_lab.reports.sentences import run_sentences
 from eagle_lab.reports.sweep_report import grid_section
 from eagle_lab.reports.sweeps import headline_rows
 from eagle_lab.reports.training import acceptance_columns, tau_column
+from eagle_lab.reports.words import counted, known
 
 
 def run_content(run: Run) -> Content:
@@ -34,7 +35,7 @@ def run_content(run: Run) -> Content:
     sections += profile_sections(run.profile) if run.profile is not None else []
     return Content(
         title=f"{str(run.config.get('task') or 'run').capitalize()} report: {run.path.name}",
-        warnings=[] if run.finished else [UNFINISHED],
+        warnings=_warnings(run),
         findings=run_sentences(run),
         sections=filled(sections),
         provenance=tables.provenance_table(run.provenance),
@@ -42,12 +43,25 @@ def run_content(run: Run) -> Content:
     )
 
 
+def _warnings(run: Run) -> list[str]:
+    found = [] if run.finished else [UNFINISHED]
+    resumed = len(run.provenance.get("resumed") or [])
+    if resumed and not run.summary.empty and known(run.summary, "tokens_per_second"):
+        found.append(
+            f"This run was interrupted and went on {counted(resumed, 'time')}: its times come from "
+            "several processes at several hours. Methods were still timed side by side."
+        )
+    return found
+
+
 def _bench_sections(run: Run) -> list[Section]:
     rows = headline_rows(run.main)
     generations = label_generations(run.generations, rows)
     per_cycle = cycles(generations)
     styles = styles_of(rows)
-    drafting = per_cycle[per_cycle["label"].isin(rows["label"][rows["method"] != "vanilla"])]
+    drafts = rows["drafted_per_cycle"].fillna(1) > 0  # unknown in early runs
+    drafts &= rows["method"] != "vanilla"
+    drafting = per_cycle[per_cycle["label"].isin(rows["label"][drafts])]
     by_depth = acceptance_by_depth(drafting, depths_of(rows), seed=run.seed)
     shares = accepted_histogram(drafting)
     overview = [plots.tau_by_method(rows), plots.speedup_by_method(rows)]

@@ -22,6 +22,7 @@ from eagle_lab.reports.sweep_sentences import best_words
 from eagle_lab.reports.sweeps import grids, headline_rows, rivals
 from eagle_lab.reports.training import acceptance_columns, tau_column
 from eagle_lab.reports.words import (
+    counted,
     interval_words,
     known,
     replay_finding,
@@ -76,8 +77,9 @@ def _trained(run: Run) -> str:
 
 def _measured_on(run: Run, rows: pd.DataFrame) -> str:
     where = setting_words(run.config, run.provenance)
-    size = f"{rows['num_questions'].max():,.0f} questions" if known(rows, "num_questions") else ""
-    tokens = f"{rows['num_tokens'].sum():,.0f} tokens emitted by {len(rows)} methods"
+    asked = known(rows, "num_questions")
+    size = counted(rows["num_questions"].max(), "question") if asked else ""
+    tokens = f"{rows['num_tokens'].sum():,.0f} tokens emitted by {counted(len(rows), 'setting')}"
     conditions = [
         f"{name}{span(rows[column])}"
         for column, name in (("temperature", "T = "), ("batch_size", "batch size "))

@@ -23,11 +23,12 @@ def _sweep_size(sweep: Sweep) -> str:
     table = sweep.table
     where = setting_words(sweep.config, sweep.provenance)
     counts = span(table["num_questions"]) if known(table, "num_questions") else "no"
+    asked = "1 question" if counts == "1" else f"{counts} questions"
     infeasible = int(table["infeasible"].sum())
     left_out = f", {infeasible} of them infeasible" if infeasible else ""
     rows = int((table["method"] != "vanilla").sum())
     tail = f"; {where}" if where else ""
-    return f"Measured: {rows} settings{left_out}, {counts} questions each{tail}."
+    return f"Measured: {rows} settings{left_out}, {asked} each{tail}."
 
 
 def best_words(grid: Grid, by: str) -> str:

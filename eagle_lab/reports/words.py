@@ -67,6 +67,11 @@ def span(values: pd.Series) -> str:
     return f"{low:g}" if low == high else f"{low:g} to {high:g}"
 
 
+def counted(number: float, noun: str) -> str:
+    """`1 question`, `80 questions`."""
+    return f"{number:,.0f} {noun}{'' if number == 1 else 's'}"
+
+
 def count_words(number: int) -> str:
     """`1.2 million`, `28 thousand` or `312`."""
     if number >= 1_000_000:

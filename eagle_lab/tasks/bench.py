@@ -112,9 +112,10 @@ def show_equality(results: BenchResults, settings: BenchSettings, console: Conso
         console.print(replay_words(settings.sampling.temperature))
     if results.noise is None:
         return
-    counted = results.as_json()
+    counted, noise = results.as_json(), results.noise["max_difference"]
+    varying = f"vary by up to {noise:.0e}" if noise else "do not vary"
     console.print(
         f"greedy output against vanilla's: {counted['num_mismatches']} mismatches, "
-        f"{counted['num_ties']} ties (divergences.csv lists them); the target's logits vary by "
-        f"up to {results.noise['max_difference']:.0e} with the size of a pass"
+        f"{counted['num_ties']} ties (divergences.csv lists them); the target's logits {varying} "
+        "with the size of a pass"
     )

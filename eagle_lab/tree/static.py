@@ -42,12 +42,13 @@ class StaticShape:
         object.__setattr__(self, "paths", ordered)
         known = {(), *ordered}
         for path in ordered:
-            sibling = (*path[:-1], path[-1] - 1)
-            if path[:-1] not in known or (path[-1] > 0 and sibling not in known):
-                raise UserError(
-                    f"tree path {list(path)} lacks its parent or its earlier sibling "
-                    f"{list(sibling)}; every prefix and every smaller rank must be listed"
-                )
+            needed = [path[:-1]] + [(*path[:-1], path[-1] - 1)] * (path[-1] > 0)
+            for other in needed:
+                if other not in known:
+                    raise UserError(
+                        f"method.eagle_static.paths: {list(path)} needs {list(other)}, which is "
+                        "not listed; every prefix and every smaller rank must be"
+                    )
 
     @classmethod
     def chain(cls, num_draft_tokens: int) -> StaticShape:

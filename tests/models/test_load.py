@@ -1,6 +1,8 @@
 """Targets by name: what loads, and the one line that says why something does not."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -186,3 +188,18 @@ def test_graphs_are_recorded_where_there_is_a_gpu(asked, device, wanted):
 def test_graphs_asked_for_on_a_cpu_are_refused():
     with pytest.raises(UserError, match="need a GPU"):
         load_target("tiny_random", device="cpu", graphs=True)
+
+
+def test_the_kernels_leave_torch_its_threads() -> None:
+    """Numba's start gives OpenMP all cores, and torch counts by OpenMP."""
+    code = (
+        "import torch\n"
+        "from eagle_lab.models.load import load_target\n"
+        "target = load_target('tiny_random', device='cpu', threads=1, fast_layers=True)\n"
+        "target.extend(torch.ones(1, 3).long(), torch.tensor([3]), target.new_cache(1))\n"
+        "print(torch.get_num_threads())\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300
+    )
+    assert run.stdout.strip() == "1"
