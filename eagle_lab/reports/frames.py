@@ -21,7 +21,7 @@ TEXT_COLUMNS = frozenset(
 )
 NUMERIC_COLUMNS = (
     *("batch_size", "temperature", "depth", "width", "num_nodes"),
-    *("num_questions", "num_tokens", "num_cycles"),
+    *("num_questions", "num_tokens", "num_cycles", "drafted_per_cycle"),
     *("tau_micro", "tau_macro", "tau_macro_low", "tau_macro_high"),
     *("tokens_per_second", "decode_tokens_per_second"),
     *("speedup", "speedup_low", "speedup_high"),

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from eagle_lab.models.fast_ops import kernels, linear, multiply
+from eagle_lab.models.fast_ops import MAX_ROWS, kernels, linear, multiply
 from eagle_lab.models.packed_weights import all_packed, is_packed, pack, round_weights
 
 
@@ -49,7 +49,7 @@ def test_packed_weights_give_the_bits_of_plain_ones(num_tokens, sizes):
 def test_linear_reads_the_packed_copy_where_the_kernel_runs_and_the_plain_weight_elsewhere():
     weight = round_weights(torch.randn(12, 2 * kernels().LANES))
     copy = pack(2 * weight, kernels().LANES)  # another weight, so that it shows
-    few, many = torch.randn(3, weight.shape[1]), torch.randn(500, weight.shape[1])
+    few, many = torch.randn(3, weight.shape[1]), torch.randn(MAX_ROWS + 1, weight.shape[1])
     bias = torch.randn(12)
     doubled = torch.nn.functional.linear(few, 2 * weight, bias)
     torch.testing.assert_close(linear(few, weight, bias, copy), doubled, atol=1e-4, rtol=0)

@@ -18,7 +18,7 @@ from eagle_lab.drafters.checkpoint import load_drafter
 from eagle_lab.errors import UserError
 from eagle_lab.models.load import load_target
 from eagle_lab.models.target import Target
-from eagle_lab.tasks import train
+from eagle_lab.tasks import messages, train
 from eagle_lab.tasks.run_folder import RunFolder
 from tests.tasks.stores import store_of
 
@@ -53,7 +53,8 @@ def test_the_task_leaves_a_drafter_and_its_curve(
     store: Path, target: Target, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "run"
-    train.run(compose(overrides(store, out)))
+    with messages.shown():  # as the command line does
+        train.run(compose(overrides(store, out)))
     drafter, matches = load_drafter(out / "drafter", target)
     assert matches
     assert drafter.config.draft_vocab_size == 40

@@ -14,7 +14,7 @@ from eagle_lab.config import compose
 from eagle_lab.errors import UserError
 from eagle_lab.models.load import load_target
 from eagle_lab.models.target import Target
-from eagle_lab.tasks import bench, train, train_draft
+from eagle_lab.tasks import bench, messages, train, train_draft
 from eagle_lab.tasks.run_folder import RunFolder
 from tests.tasks.stores import store_of
 
@@ -49,7 +49,8 @@ def test_the_task_leaves_a_model_that_drafts_in_a_bench(
     store: Path, target: Target, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "run"
-    train_draft.run(compose(overrides(store, out)))
+    with messages.shown():  # as the command line does
+        train_draft.run(compose(overrides(store, out)))
     model = load_target(str(out / "draft_model"), device="cpu")
     assert model.num_layers == 3
     assert model.eos_ids == target.eos_ids
