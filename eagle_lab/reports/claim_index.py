@@ -22,6 +22,7 @@ from eagle_lab.reports.claim_table import (
     status,
 )
 from eagle_lab.reports.tables import make_table, with_interval
+from eagle_lab.reports.words import counted
 
 INTRODUCTION = """\
 # Experiments
@@ -111,9 +112,8 @@ def hardware(claim: Claim) -> str:
 
 def _machine(run: dict) -> str:
     cores = (run.get("machine") or {}).get("num_cpus")
-    on_cpu = run.get("device") == "cpu" and cores
-    counted = f"{cores} core{'s' if cores != 1 else ''}" if on_cpu else None
-    parts = (run.get("device_name"), counted, run.get("dtype"))
+    where = counted(cores, "core") if cores and run.get("device") == "cpu" else None
+    parts = (run.get("device_name"), where, run.get("dtype"))
     return ", ".join(str(part) for part in parts if part)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import pandas as pd
 
 from eagle_lab.errors import UserError
+from eagle_lab.reports.words import counted
 
 SETTINGS = ("drafter", "batch_size", "temperature", "depth", "width", "num_nodes")
 TEXT_COLUMNS = frozenset(
@@ -120,7 +121,7 @@ def setting_text(column: str, value: Any) -> str:
     return {
         "temperature": f"T = {number}",
         "batch_size": f"batch {number}",
-        "num_nodes": f"{number} node{'s' if value != 1 else ''}",
+        "num_nodes": counted(float(value), "node"),
     }.get(column, f"{column} {number}")
 
 

@@ -131,7 +131,7 @@ def _exactness(rows: pd.DataFrame, divergences: pd.DataFrame) -> str:
         return ""
     short = rates[rates["greedy_match_rate"] < 1]
     ties = int((divergences["verdict"] == "tie").sum()) if "verdict" in divergences else 0
-    listed = f" {ties} tie{'' if ties == 1 else 's'} listed below." if ties else ""
+    listed = f" {counted(ties, 'tie')} listed below." if ties else ""
     if short.empty:
         return f"Every method's greedy output equals vanilla's on every turn.{listed}"
     worst = ", ".join(

@@ -127,16 +127,13 @@ def _looks_numeric(cell: str) -> bool:
 
 def provenance_table(provenance: dict[str, Any]) -> Table:
     """Where the numbers come from: command, commit, versions, machine, seeds, prompts, times."""
-    resumed = [f"{one.get('start')} at {one.get('git_commit')}" for one in _resumed(provenance)]
+    starts = provenance.get("resumed") or []
+    resumed = [f"{one.get('start')} at {one.get('git_commit')}" for one in starts]
     flat = flatten({**provenance, "resumed": resumed})
     raw = pd.DataFrame({"item": list(flat), "value": [text(value) for value in flat.values()]})
     raw = raw[raw["value"] != ""]
     columns = {"item": raw["item"], "value": raw["value"]}
     return make_table("provenance", "Provenance", raw, columns)
-
-
-def _resumed(provenance: dict[str, Any]) -> list[dict[str, Any]]:
-    return provenance.get("resumed") or []
 
 
 def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
