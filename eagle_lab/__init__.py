@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from eagle_lab.api import generate, stream
-    from eagle_lab.decoding.loop import decode
     from eagle_lab.drafters.checkpoint import load_drafter
+    from eagle_lab.engine.loop import decode
+    from eagle_lab.engine.sampling import Sampling
     from eagle_lab.errors import UserError
-    from eagle_lab.models.load import load_target
-    from eagle_lab.sampling import Sampling
+    from eagle_lab.targets.load import load_target
 
 __version__ = "0.1.0"
 
@@ -30,12 +30,12 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Sampling": "eagle_lab.sampling",
+    "Sampling": "eagle_lab.engine.sampling",
     "UserError": "eagle_lab.errors",
-    "decode": "eagle_lab.decoding.loop",
+    "decode": "eagle_lab.engine.loop",
     "generate": "eagle_lab.api",
     "load_drafter": "eagle_lab.drafters.checkpoint",
-    "load_target": "eagle_lab.models.load",
+    "load_target": "eagle_lab.targets.load",
     "stream": "eagle_lab.api",
 }
 

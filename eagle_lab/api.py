@@ -21,17 +21,16 @@ from pathlib import Path
 from typing import Any
 
 from eagle_lab.data.chat import ChatTemplate
-from eagle_lab.decoding.eagle_dynamic import EagleDynamic
-from eagle_lab.decoding.generation import Generation
-from eagle_lab.decoding.loop import decode
-from eagle_lab.decoding.proposer import Proposer
-from eagle_lab.drafters.checkpoint import load_drafter
-from eagle_lab.drafters.eagle1 import Eagle1
-from eagle_lab.drafters.shipped import drafter_folder
+from eagle_lab.drafters.checkpoint import drafter_folder, load_drafter
+from eagle_lab.drafters.eagle1.network import Eagle1
+from eagle_lab.engine.loop import decode
+from eagle_lab.engine.proposer import Proposer
+from eagle_lab.engine.record import Generation
+from eagle_lab.engine.sampling import Sampling, row_key
 from eagle_lab.errors import UserError
-from eagle_lab.models.load import load_target
-from eagle_lab.models.target import Target
-from eagle_lab.sampling import Sampling, row_key
+from eagle_lab.methods.eagle_trees import EagleDynamic
+from eagle_lab.targets.load import load_target
+from eagle_lab.targets.target import Target
 
 Prompt = str | Sequence[Mapping[str, str]]
 TREE_SIZES = {False: (6, 10, 59), True: (4, 4, 4)}

@@ -22,8 +22,8 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from eagle_lab.catalog import CONF_DIR
-from eagle_lab.config_errors import explain, unknown
 from eagle_lab.errors import UserError
+from eagle_lab.failures import explain, unknown
 
 
 @dataclass

@@ -5,13 +5,13 @@ import torch
 
 import eagle_lab
 from eagle_lab.api import stream
-from eagle_lab.decoding.vanilla import Vanilla
-from eagle_lab.drafters import shipped
+from eagle_lab.drafters import checkpoint
 from eagle_lab.drafters.checkpoint import save_drafter
-from eagle_lab.drafters.eagle1 import Eagle1, Eagle1Config
+from eagle_lab.drafters.eagle1.network import Eagle1, Eagle1Config
 from eagle_lab.errors import UserError
-from eagle_lab.models.target import Target
-from eagle_lab.models.tiny import tiny_random
+from eagle_lab.methods.vanilla import Vanilla
+from eagle_lab.targets.target import Target
+from eagle_lab.targets.tiny import tiny_random
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def test_with_and_without_a_drafter_the_answer_is_the_same(target, drafter):
 
 
 def test_without_a_drafter_the_packages_own_drafts(target, drafter, tmp_path, monkeypatch):
-    monkeypatch.setattr(shipped, "SHIPPED_DRAFTERS", tmp_path)
+    monkeypatch.setattr(checkpoint, "SHIPPED_DRAFTERS", tmp_path)
     with pytest.raises(UserError, match="no drafter comes with the package for target"):
         eagle_lab.generate(target, None, "Hello", max_new_tokens=8)
     save_drafter(drafter, tmp_path / "own", target=target, training_summary={})

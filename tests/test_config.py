@@ -39,7 +39,7 @@ def test_every_option_of_a_group_composes(option: str) -> None:
 def test_every_method_has_settings_under_its_name(name: str) -> None:
     config = compose([f"method=[{name}]"])
     assert list(config.method) == [name]
-    rooms = ("eagle_lab.decoding.", "eagle_lab.interop.")  # ours, and other engines'
+    rooms = ("eagle_lab.methods.", "eagle_lab.bench.peers.")  # ours, and other engines'
     assert config.method[name]._target_.startswith(rooms)
 
 

@@ -3,30 +3,219 @@
 Reads the store's masks once: conversations without a token to learn from are skipped and counted,
 longer ones are cut and counted, and the rest is split by conversation. Batches are packed (see
 packing.py); the training loader resumes in the middle of an epoch.
+
+How a store becomes batches, and what became of its conversations.
+
+Conversations of a feature store: how they are split, and as documents to train on.
+
+Knows nothing of drafters or losses. A store is anything with `len()`, `lengths()` and `[i]` that
+yields `tokens` [T], `supervised` [T], `features` [T - 1, F] and `conversation_id`.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
+import itertools
 import logging
 import warnings
-from typing import Any
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 from lightning.pytorch import LightningDataModule
 from torch import Tensor
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from eagle_lab.data.data_settings import ALL, DataCounts, DataSettings
-from eagle_lab.data.datasets import (
-    DocumentDataset,
-    Store,
-    WithWholeTexts,
-    nested_share,
-    split_conversations,
-)
-from eagle_lab.data.packing import PackedBatchSampler, pack
-from eagle_lab.errors import UserError
+from eagle_lab.data.batches import Document, PackedBatchSampler, pack
+from eagle_lab.errors import UserError, choose
+
+ANSWERS, ALL = "answers", "all"
+
+
+@dataclass(frozen=True)
+class DataSettings:
+    """How a store becomes batches.
+
+    Attributes:
+        batch_tokens: tokens of a batch, on average.
+        max_length: conversations are cut to this many tokens.
+        val_fraction: share of the conversations held out.
+        max_tokens: train on at most this many tokens, a random share of all stores that a larger
+            share holds; None for all. What is held out does not depend on it.
+        seed: of split and order.
+        supervise: what is learned of a conversation: the assistant's tokens (`answers`), or the
+            user's and the template's, too (`all`). What is held out are answers either way.
+    """
+
+    batch_tokens: int
+    max_length: int
+    val_fraction: float
+    max_tokens: int | None
+    seed: int
+    supervise: str = ANSWERS
+
+    def __post_init__(self) -> None:
+        choose(self.supervise, (ANSWERS, ALL), "trainer.supervise")
+        for name, lowest in (("batch_tokens", 1), ("max_length", 3), ("max_tokens", 1)):
+            value = getattr(self, name)
+            if value is not None and value < lowest:
+                raise UserError(f"trainer.{name}={value}; allowed: {lowest} or more")
+
+
+@dataclass(frozen=True)
+class DataCounts:
+    """What became of the store's conversations; tokens and labels are of those in use."""
+
+    num_conversations: int
+    num_skipped: int
+    num_cut: int
+    num_train: int
+    num_val: int
+    num_train_tokens: int
+    num_train_labels: int
+    num_val_tokens: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.num_conversations} conversations: {self.num_train} to train on "
+            f"({self.num_train_tokens} tokens, {self.num_train_labels} of them labels), "
+            f"{self.num_val} to validate on ({self.num_val_tokens} tokens), "
+            f"{self.num_skipped} skipped without a label, {self.num_cut} cut to max_length"
+        )
+
+
+class Store(Protocol):
+    """A feature store as far as training needs it; `eagle_lab.data.store.FeatureStore` is one."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Any:
+        """A conversation: tokens [T], supervised [T], features [T - 1, F], conversation_id."""
+
+    def lengths(self) -> list[int]:
+        """T of every conversation."""
+
+
+def split_conversations(
+    conversation_ids: Sequence[Hashable], *, val_fraction: float, seed: int
+) -> tuple[list[int], list[int]]:
+    """Indices for training and for validation; sequences of one conversation stay together.
+
+    Conversations are ranked by a hash of seed and id, so the split does not depend on their
+    order, and a store that grows moves few conversations across.
+
+    Raises:
+        UserError: fewer than two conversations, or a fraction outside (0, 1).
+    """
+    if not 0 < val_fraction < 1:
+        raise UserError(f"val_fraction={val_fraction}; allowed: above 0 and below 1")
+    unique = sorted(set(conversation_ids), key=lambda name: _rank(name, seed))
+    if len(unique) < 2:
+        raise UserError(
+            f"{len(unique)} usable conversation(s): training needs at least two, one of them to "
+            "validate on"
+        )
+    num_val = min(max(round(val_fraction * len(unique)), 1), len(unique) - 1)
+    held_out = set(unique[:num_val])
+    train = [i for i, name in enumerate(conversation_ids) if name not in held_out]
+    val = [i for i, name in enumerate(conversation_ids) if name in held_out]
+    return train, val
+
+
+def nested_share(
+    indices: Sequence[int],
+    conversation_ids: Sequence[Hashable],
+    lengths: Sequence[int],
+    *,
+    max_tokens: int | None,
+    seed: int,
+) -> list[int]:
+    """Those of `indices` that make a random share of at most `max_tokens` tokens, at least one.
+
+    Conversations come in the order of the same hash as in `split_conversations`, whatever store
+    they lie in: a share is spread over all stores, and a larger one holds every smaller one.
+
+    Args:
+        indices: ascending.
+        conversation_ids: of each of `indices`.
+        lengths: tokens of each of `indices`.
+        max_tokens: None takes all.
+    """
+    if max_tokens is None:
+        return list(indices)
+    order = sorted(range(len(indices)), key=lambda i: (_rank(conversation_ids[i], seed), i))
+    totals = itertools.accumulate(lengths[i] for i in order)
+    num_kept = sum(1 for total in totals if total <= max_tokens)
+    return sorted(indices[i] for i in order[: max(num_kept, 1)])
+
+
+class WithWholeTexts:
+    """A store in some of whose conversations every token is supervised.
+
+    Args:
+        store: with the masks as they were captured.
+        indices: of those conversations.
+    """
+
+    def __init__(self, store: Store, indices: Sequence[int]) -> None:
+        self.store, self.indices = store, frozenset(indices)
+
+    def __len__(self) -> int:
+        return len(self.store)
+
+    def lengths(self) -> list[int]:
+        """T of every conversation."""
+        return self.store.lengths()
+
+    def __getitem__(self, index: int) -> Any:
+        """A conversation, see `Store`."""
+        stored = self.store[index]
+        if index not in self.indices:
+            return stored
+        return dataclasses.replace(stored, supervised=torch.ones_like(stored.supervised))
+
+
+class DocumentDataset(Dataset[Document]):
+    """Some conversations of a store, as int64 tokens and float32 features.
+
+    Args:
+        indices: which of the store's conversations.
+        max_length: longer ones are cut to their first `max_length` tokens.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        indices: Sequence[int],
+        *,
+        max_length: int,
+    ) -> None:
+        self.store, self.indices = store, list(indices)
+        stored = store.lengths()
+        self.lengths = [min(stored[i], max_length) for i in self.indices]
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, item: int) -> Document:
+        index, length = self.indices[item], self.lengths[item]
+        stored = self.store[index]
+        features = torch.zeros(length, stored.features.shape[1])
+        num_features = min(length, len(stored.features))
+        features[:num_features] = stored.features[:num_features]
+        return Document(
+            tokens=stored.tokens[:length].long(),
+            supervised=stored.supervised[:length].bool(),
+            features=features,
+        )
+
+
+def _rank(name: Hashable, seed: int) -> str:
+    return hashlib.sha256(f"{seed}:{name}".encode()).hexdigest()
+
 
 FIRST_LABEL = 2  # row 0 drafts token 2: a supervised token before that is no label
 log = logging.getLogger(__name__)

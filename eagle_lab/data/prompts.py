@@ -88,7 +88,7 @@ def prompt_path(source: str | Path, also: Iterable[str] = ()) -> Path:
 def prompt_file_hash(source: str | Path) -> str:
     """SHA-256 of the file's bytes (of a data set: of its turns), as 64 hexadecimal digits."""
     if str(source).startswith("dataset:"):
-        from eagle_lab.data.chat_datasets import dataset_hash
+        from eagle_lab.data.sources import dataset_hash
 
         return dataset_hash(str(source))
     return hashlib.sha256(prompt_path(source).read_bytes()).hexdigest()
@@ -105,7 +105,7 @@ def load_questions(source: str | Path, also: Iterable[str] = ()) -> list[Questio
         UserError: no such file, nothing in it, or a bad row; names the file and the line.
     """
     if str(source).startswith("dataset:"):
-        from eagle_lab.data.chat_datasets import load_dataset_questions
+        from eagle_lab.data.sources import load_dataset_questions
 
         return load_dataset_questions(str(source))
     path = prompt_path(source, also)

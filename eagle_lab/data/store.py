@@ -15,25 +15,37 @@ Sizes of shards are checked when a store is opened, the checksum of each before 
 Written by store_writer.py.
 
 Shapes: T tokens of a conversation, F feature width. Knows nothing of models.
+
+Writes a feature store (see store.py) shard by shard, across interruptions.
+
+Until a store is whole its index is `index.json.partial`, rewritten behind each shard; a writer on
+the same folder goes on behind the last whole shard. Knows nothing of models.
+
+Several feature stores read as one: captures of several prompt sources, processes or machines.
+
+Conversations come store after store. Target, layers and chat template of all must be equal;
+prompts, seeds, sampling and precision may differ, that is what several captures are for.
 """
 
 from __future__ import annotations
 
 import bisect
 import hashlib
+import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
 from eagle_lab import files
-from eagle_lab.data.fingerprint import Fingerprint
 from eagle_lab.errors import UserError
+from eagle_lab.targets.fingerprint import Fingerprint
 
 FORMAT = 1
 INDEX = "index.json"
@@ -203,3 +215,202 @@ def file_sha256(path: Path) -> str:
     """SHA-256 of a file's bytes, 64 hexadecimal digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+class StoreWriter:
+    """Writes a store shard by shard, and takes up an unfinished one where it stopped.
+
+    Args:
+        folder: of the store; created.
+        fingerprint: what the features depend on.
+        feature_dtype: the features are stored in.
+        feature_width: F.
+        details: further entries of the index (layer ids, norm state, provenance).
+
+    Attributes:
+        finished: whether the folder already holds the whole store.
+
+    Raises:
+        UserError: the folder holds a store of another fingerprint.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        fingerprint: Fingerprint,
+        *,
+        feature_dtype: torch.dtype,
+        feature_width: int,
+        details: dict[str, Any],
+    ):
+        self.folder = Path(folder)
+        self.feature_dtype = feature_dtype
+        self._index_path = files.partial_path(self.folder / INDEX)
+        self.finished = (self.folder / INDEX).is_file()
+        (self.folder / "shards").mkdir(parents=True, exist_ok=True)
+        self.index: dict[str, Any] = {
+            "format": FORMAT,
+            "fingerprint": fingerprint.digest,
+            "fingerprint_parts": fingerprint.parts,
+            "feature_width": feature_width,
+            "feature_dtype": str(feature_dtype).removeprefix("torch."),
+            **details,
+            "num_conversations": 0,
+            "num_tokens": 0,
+            "num_supervised": 0,
+            "num_bytes": 0,
+            "shards": [],
+        }
+        earlier = self.folder / INDEX if self.finished else self._index_path
+        if earlier.is_file():
+            self._resume(read_index(earlier), fingerprint)
+
+    def _resume(self, earlier: dict[str, Any], fingerprint: Fingerprint) -> None:
+        """Take over what is there; a torn shard and all behind it are written again."""
+        fingerprint.check_equal(earlier["fingerprint_parts"], f"the store in '{self.folder}'")
+        if self.finished:
+            self.index = earlier
+            return
+        for shard in earlier["shards"]:
+            path = self.folder / shard["file"]
+            if not path.is_file() or file_sha256(path) != shard["sha256"]:
+                break
+            self._count(shard)
+
+    @property
+    def num_shards(self) -> int:
+        """Whole shards so far."""
+        return len(self.index["shards"])
+
+    @property
+    def num_supervised(self) -> int:
+        """Tokens of the assistant so far."""
+        return int(self.index["num_supervised"])
+
+    def add_shard(self, conversations: Sequence[Conversation], **facts: Any) -> None:
+        """Write one shard; it, and then the index that names it, appear whole.
+
+        Args:
+            conversations: at least one.
+            facts: JSON values about this shard, kept in the index.
+
+        Raises:
+            UserError: a feature is too large for the store's dtype.
+        """
+        for one in conversations:
+            rows, tokens = one.features.shape[0], one.tokens.shape[0]
+            if rows != tokens - 1 or one.supervised.shape[0] != tokens:
+                raise ValueError(
+                    f"conversation {one.conversation_id}: {tokens} tokens need {tokens - 1} "
+                    f"features and {tokens} mask entries, not {rows} and {len(one.supervised)}"
+                )
+        name = f"shards/{self.num_shards:05d}.safetensors"
+        tensors = {
+            "tokens": torch.cat([one.tokens for one in conversations]).to(torch.int32),
+            "supervised": torch.cat([one.supervised for one in conversations]),
+            "features": torch.cat([one.features for one in conversations]).to(self.feature_dtype),
+        }
+        if not tensors["features"].isfinite().all():
+            raise UserError(
+                f"a feature is not finite in {self.feature_dtype}; use data.feature_dtype=bfloat16"
+            )
+        path = self.folder / name
+        with files.whole(path) as partial:
+            save_file(tensors, partial, metadata={"fingerprint": self.index["fingerprint"]})
+        shard = {
+            "file": name,
+            "num_bytes": path.stat().st_size,
+            "sha256": file_sha256(path),
+            "num_supervised": int(tensors["supervised"].sum()),
+            "lengths": [one.tokens.shape[0] for one in conversations],
+            "conversations": [one.conversation_id for one in conversations],
+            **facts,
+        }
+        self._count(shard)
+        self._write_index()
+
+    def _count(self, shard: dict[str, Any]) -> None:
+        self.index["shards"].append(shard)
+        self.index["num_conversations"] += len(shard["lengths"])
+        self.index["num_tokens"] += sum(shard["lengths"])
+        self.index["num_supervised"] += shard["num_supervised"]
+        self.index["num_bytes"] += shard["num_bytes"]
+
+    def _write_index(self) -> None:
+        files.write_text(self._index_path, json.dumps(self.index, indent=1) + "\n")
+
+    def finish(self, **entries: Any) -> None:
+        """Add `entries` to the index and declare the store whole."""
+        if self.finished:
+            return
+        self.finished = True
+        self.index.update(entries)
+        self._write_index()
+        files.commit(self.folder / INDEX)
+
+
+MUST_BE_EQUAL = ("target", "layers", "norm_state", "chat_template")
+
+
+class JoinedStore(torch.utils.data.Dataset[Conversation]):
+    """The conversations of one store or of several, read-only.
+
+    Attributes:
+        stores: in order.
+
+    Raises:
+        UserError: stores whose features do not belong together (both values named).
+    """
+
+    def __init__(self, stores: Sequence[FeatureStore]) -> None:
+        self.stores = list(stores)
+        self._starts = [0, *itertools.accumulate(len(store) for store in self.stores)]
+        first = self.stores[0]
+        for store in self.stores[1:]:
+            for part in MUST_BE_EQUAL:
+                values = [one.fingerprint.parts.get(part) for one in (first, store)]
+                if values[0] != values[1]:
+                    raise UserError(
+                        f"feature stores '{first.folder}' and '{store.folder}' cannot be joined: "
+                        f"{part} is {values[0]} in one, {values[1]} in the other"
+                    )
+
+    @classmethod
+    def open(cls, folders: Sequence[str | Path]) -> JoinedStore:
+        """Open each folder, see `FeatureStore.open`."""
+        return cls([FeatureStore.open(folder) for folder in folders])
+
+    def __len__(self) -> int:
+        return self._starts[-1]
+
+    def __getitem__(self, i: int) -> Conversation:
+        """Conversation `i`, see `FeatureStore`."""
+        if not -len(self) <= i < len(self):
+            raise IndexError(i)
+        i %= len(self)
+        number = bisect.bisect_right(self._starts, i) - 1
+        return self.stores[number][i - self._starts[number]]
+
+    def lengths(self) -> list[int]:
+        """Tokens of every conversation."""
+        return [length for store in self.stores for length in store.lengths()]
+
+    @property
+    def folder(self) -> str:
+        """The folders' names, for messages."""
+        return ", ".join(str(store.folder) for store in self.stores)
+
+    @property
+    def feature_width(self) -> int:
+        """F."""
+        return self.stores[0].feature_width
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        """What the features of the first store depend on; `MUST_BE_EQUAL` holds for all."""
+        return self.stores[0].fingerprint
+
+    @property
+    def digest(self) -> str:
+        """Hash of which conversations there are, with which features."""
+        return hashlib.sha256("".join(s.digest for s in self.stores).encode()).hexdigest()[:16]

@@ -8,8 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from eagle_lab.models.fast_ops import fits, kernels, linear
-from eagle_lab.models.packed_weights import pack, round_weights
+from eagle_lab.targets.cpu.ops import fits, kernels, linear, pack, round_weights
 
 
 class Attached:

@@ -96,7 +96,7 @@ class Attention(nn.Module):
         columns: Tensor | None = None,
     ) -> Tensor:
         """hidden [B, N, input] -> [B, n, H]: all columns are keys, `columns` [n] are queries."""
-        # In this order the fast layers (models/fast_layers.py) compute all three at once
+        # In this order the fast layers (targets/cpu/patch.py) compute all three at once
         query = self._heads(self.q_proj(_take(hidden, columns)))
         key = self._heads(self.k_proj(hidden))
         value = self._heads(self.v_proj(hidden))

@@ -23,15 +23,17 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from eagle_lab.evaluation.arithmetic import depth_counts, running_product
-from eagle_lab.evaluation.bootstrap import (
+from eagle_lab.bench.statistics import (
     MIN_QUESTIONS,
     column_intervals,
+    cut_cycles,
+    depth_counts,
+    judged_lengths,
     question_weights,
     ratio,
     resampled_ratio,
+    running_product,
 )
-from eagle_lab.evaluation.sums import cut_cycles, judged_lengths
 
 Floats = NDArray[np.float64]
 

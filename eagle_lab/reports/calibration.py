@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from eagle_lab.bench.statistics import ratio
 from eagle_lab.errors import UserError
-from eagle_lab.evaluation.bootstrap import ratio
 from eagle_lab.reports.acceptance import intervals
 
 NUM_BINS = 20

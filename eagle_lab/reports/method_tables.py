@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from eagle_lab.evaluation.bootstrap import MIN_QUESTIONS
+from eagle_lab.bench.statistics import MIN_QUESTIONS
 from eagle_lab.reports.tables import Table, decimals, make_table, text, with_interval
 from eagle_lab.reports.words import notes_on
 

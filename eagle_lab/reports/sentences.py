@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from eagle_lab.evaluation.bootstrap import MIN_QUESTIONS
+from eagle_lab.bench.statistics import MIN_QUESTIONS
 from eagle_lab.reports.calibration import (
     NUM_BINS,
     calibration,

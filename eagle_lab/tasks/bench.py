@@ -13,19 +13,17 @@ from functools import partial
 from omegaconf import DictConfig
 from rich.console import Console
 
+from eagle_lab.bench.matching import DIVERGENCE_COLUMNS
+from eagle_lab.bench.results import CATEGORY_COLUMNS, COLUMNS, BenchResults, evaluate
+from eagle_lab.bench.runner import Bench
+from eagle_lab.bench.settings import BenchSettings
 from eagle_lab.data.prompts import Question, load_questions, spread
-from eagle_lab.evaluation.matching import DIVERGENCE_COLUMNS
-from eagle_lab.evaluation.metrics import CATEGORY_COLUMNS, COLUMNS
-from eagle_lab.evaluation.plan import BenchSettings
-from eagle_lab.evaluation.results import BenchResults, evaluate
-from eagle_lab.evaluation.runner import Bench
+from eagle_lab.methods.build import MethodBuilder, drafter_digests
 from eagle_lab.reports import make_report
 from eagle_lab.reports.words import replay_words
-from eagle_lab.tasks.bench_table import bench_table, reasons
-from eagle_lab.tasks.job import sampling_from
-from eagle_lab.tasks.methods import MethodBuilder, drafter_digests, entries_from
+from eagle_lab.tasks.job import entries_from, sampling_from, target_from
 from eagle_lab.tasks.run_folder import RunFolder
-from eagle_lab.tasks.target import target_from
+from eagle_lab.tasks.terminal import bench_table, reasons
 
 GENERATIONS = "generations.jsonl"
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from omegaconf import DictConfig
 from rich.console import Console
 
+from eagle_lab.bench.memory import give_back
 from eagle_lab.errors import UserError
-from eagle_lab.evaluation.memory import give_back
 from eagle_lab.failures import one_line
 from eagle_lab.reports import load_run
 from eagle_lab.reports.joined import join_reports

@@ -17,17 +17,17 @@ from omegaconf import DictConfig
 from rich.console import Console
 from rich.progress import Progress
 
+from eagle_lab.bench.profile.cost_model import CROSSOVER_COLUMNS, Assumed, crossover
+from eagle_lab.bench.profile.limits import CURVE_COLUMNS, HIGH, LOW, WORK_COLUMNS
+from eagle_lab.bench.profile.shapes import ShapeCosts
 from eagle_lab.errors import Infeasible, choose
-from eagle_lab.evaluation.crossover import CROSSOVER_COLUMNS, Assumed, crossover
-from eagle_lab.evaluation.pass_costs import CURVE_COLUMNS, HIGH, LOW, WORK_COLUMNS
-from eagle_lab.evaluation.shape_costs import ShapeCosts
-from eagle_lab.models.load import DTYPES, choose_device
-from eagle_lab.models.shapes import SHAPES
 from eagle_lab.reports import make_report
+from eagle_lab.targets.load import DTYPES, choose_device
+from eagle_lab.targets.random_shapes import SHAPES
+from eagle_lab.tasks.job import recorder_from
 from eagle_lab.tasks.profile import settings_from
 from eagle_lab.tasks.run_folder import RunFolder
 from eagle_lab.tasks.shape_table import crossover_table
-from eagle_lab.tasks.target import recorder_from
 
 PLACES = "places.jsonl"
 FITS = "whole_model_fits"

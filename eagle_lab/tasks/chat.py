@@ -9,14 +9,12 @@ from omegaconf import DictConfig
 from rich.console import Console
 
 from eagle_lab.api import generate
-from eagle_lab.decoding.proposer import Proposer
-from eagle_lab.drafters.shipped import shipped_for
+from eagle_lab.drafters.checkpoint import shipped_for
+from eagle_lab.engine.proposer import Proposer
 from eagle_lab.errors import UserError
-from eagle_lab.evaluation.method import VANILLA
-from eagle_lab.models.target import Target
-from eagle_lab.tasks.job import sampling_from
-from eagle_lab.tasks.methods import MethodBuilder, entries_from
-from eagle_lab.tasks.target import target_from
+from eagle_lab.methods.build import VANILLA, MethodBuilder
+from eagle_lab.targets.target import Target
+from eagle_lab.tasks.job import entries_from, sampling_from, target_from
 
 _BURST_STYLES = ("bold", "none")  # alternate, so that one cycle's tokens can be told from the next
 _HELP = "Empty line or Ctrl-D ends, /new starts over."
@@ -47,7 +45,7 @@ def _proposer(config: DictConfig, target: Target) -> tuple[str, Proposer]:
         raise UserError(f"chat takes one method, not {len(entries)}: method=[{', '.join(entries)}]")
     has_drafter = config.drafter.path or shipped_for(target.fingerprint)
     if not entries or (list(entries) == ["eagle_dynamic"] and not has_drafter):
-        entries = {VANILLA: {"_target_": "eagle_lab.decoding.vanilla.Vanilla"}}
+        entries = {VANILLA: {"_target_": "eagle_lab.methods.vanilla.Vanilla"}}
     name, settings = next(iter(entries.items()))
     builder = MethodBuilder(target, config.drafter.path, round_weights=config.drafter.round_weights)
     method = builder.build(name, settings)

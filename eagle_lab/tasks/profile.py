@@ -17,14 +17,8 @@ import numpy as np
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from eagle_lab.data.chat import ChatTemplate
-from eagle_lab.drafters.folder import weights_digest
-from eagle_lab.drafters.shipped import drafter_folder
-from eagle_lab.errors import Missing, UserError
-from eagle_lab.evaluation.cost_model import read_curves
-from eagle_lab.evaluation.method import VANILLA, Method
-from eagle_lab.evaluation.overhead import OVERHEAD_COLUMNS, measure_overhead
-from eagle_lab.evaluation.pass_costs import (
+from eagle_lab.bench.profile.cost_model import PREDICTION_COLUMNS, BenchFacts, predict, read_curves
+from eagle_lab.bench.profile.limits import (
     CURVE_COLUMNS,
     HIGH,
     LOW,
@@ -32,15 +26,19 @@ from eagle_lab.evaluation.pass_costs import (
     Profile,
     Row,
 )
-from eagle_lab.evaluation.prediction import PREDICTION_COLUMNS, BenchFacts, predict
-from eagle_lab.evaluation.profiling import Profiler, ProfileSettings
-from eagle_lab.models.target import Target
+from eagle_lab.bench.profile.overhead import OVERHEAD_COLUMNS, measure_overhead
+from eagle_lab.bench.profile.profiler import Profiler, ProfileSettings
+from eagle_lab.data.chat import ChatTemplate
+from eagle_lab.drafters.checkpoint import drafter_folder
+from eagle_lab.drafters.folder import weights_digest
+from eagle_lab.errors import Missing, UserError
+from eagle_lab.methods.build import VANILLA, Method, MethodBuilder
 from eagle_lab.reports import load_run, make_report
+from eagle_lab.targets.target import Target
 from eagle_lab.tasks.bench import questions_from
-from eagle_lab.tasks.methods import MethodBuilder, entries_from
-from eagle_lab.tasks.profile_tables import show_profile
+from eagle_lab.tasks.job import entries_from, target_from
 from eagle_lab.tasks.run_folder import RunFolder
-from eagle_lab.tasks.target import target_from
+from eagle_lab.tasks.terminal import show_profile
 
 CURVES = "cost_curves.csv"
 

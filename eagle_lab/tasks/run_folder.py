@@ -11,6 +11,12 @@
 An unfinished run of the same configuration goes on, a finished one says so (`finished`), another
 configuration is refused unless `overwrite` is true. A run that fails before it leaves anything
 leaves no folder either, so that the corrected command finds no other run in its way.
+
+Values as files hold them: NumPy and torch scalars, paths and NaN have plain counterparts.
+
+JSON lines that grow row by row and can be cut off anywhere.
+
+What a folder holds before a run begins in it: nothing, the same run, another one, or no run.
 """
 
 from __future__ import annotations
@@ -18,20 +24,234 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
+import os
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from types import TracebackType
 from typing import Any, Self
 
 from omegaconf import DictConfig, OmegaConf
 
 from eagle_lab import files
+from eagle_lab.catalog import options
+from eagle_lab.config import compose
+from eagle_lab.data.prompts import prompt_file_hash
 from eagle_lab.errors import UserError
-from eagle_lab.tasks import provenance
-from eagle_lab.tasks.earlier_run import CONFIG_HEADER, comparable, earlier_run, prompts_used
-from eagle_lab.tasks.growing_file import GrowingFile, read_rows
-from eagle_lab.tasks.plain import cell, plain
+from eagle_lab.tasks import job
+
+
+def plain(value: Any) -> Any:
+    """`value` in types that JSON knows; NaN and infinities become None.
+
+    Raises:
+        TypeError: there is no counterpart.
+    """
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [
+            plain(item) for item in (sorted(value) if isinstance(value, set | frozenset) else value)
+        ]
+    if isinstance(value, PurePath):
+        return str(value)
+    if hasattr(value, "tolist"):  # arrays and scalars of NumPy and torch
+        return plain(value.tolist())
+    raise TypeError(f"{type(value).__name__} has no place in a file: {value!r}")
+
+
+def cell(value: Any) -> Any:
+    """`value` as a cell of a table: empty for None and NaN, true/false for booleans."""
+    value = plain(value)
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return value
+
+
+class GrowingFile:
+    """A file to which whole rows are added; a row that does not fit leaves no trace."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("ab", buffering=0)
+        self._drop_torn_line(path)
+
+    def _drop_torn_line(self, path: Path) -> None:
+        if path.is_file():
+            content = path.read_bytes()
+            self._file.truncate(content.rfind(b"\n") + 1)
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        """Add one row.
+
+        Raises:
+            OSError: it could not be written; the file is as it was before.
+        """
+        data = (json.dumps(plain(row), ensure_ascii=False) + "\n").encode()
+        start = os.fstat(self._file.fileno()).st_size
+        try:
+            while data:
+                data = data[self._file.write(data) :]
+        except BaseException:
+            self._file.truncate(start)
+            raise
+
+    def close(self) -> None:
+        """Send everything to the disk and close."""
+        os.fsync(self._file.fileno())
+        self._file.close()
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """Rows of a JSON lines file, [] if there is none; a last line without its end is left out.
+
+    Raises:
+        UserError: another line is damaged; names it.
+    """
+    if not path.exists():
+        return []
+    lines = path.read_bytes().split(b"\n")[:-1]
+    rows = []
+    for number, line in enumerate(lines, 1):
+        try:
+            rows.append(json.loads(line))
+        except ValueError as error:
+            raise UserError(f"{path}, line {number}: no JSON ({error})") from error
+    return rows
+
+
+CONFIG_HEADER = "# Configuration of this run, resolved; written by eagle_lab\n"
+# Where a run lies and whether it replaces another is no part of what it is
+_NOT_COMPARED = ("output_dir", "overwrite")
+# A capture is a sequence of batches: at which of them it ends may be changed while it is unfinished
+_END_OF_CAPTURE = "data.num_tokens"
+# Tasks whose results depend on the contents of the file `eval.prompts`
+_ASK_QUESTIONS = ("bench", "sweep", "quickstart")
+
+
+def comparable(config: DictConfig) -> DictConfig:
+    """The resolved configuration as a file would hold it, without what is not compared."""
+    values = OmegaConf.to_container(config, resolve=True)
+    assert isinstance(values, dict)
+    kept = {key: value for key, value in values.items() if key not in _NOT_COMPARED}
+    config_as_read = OmegaConf.create(OmegaConf.to_yaml(OmegaConf.create(kept)))
+    assert isinstance(config_as_read, DictConfig)
+    return config_as_read
+
+
+def prompts_used(config: DictConfig, task: str) -> dict[str, Any]:
+    """Name and hash of the prompt file of a task that asks questions; {} for the others."""
+    if task not in _ASK_QUESTIONS:
+        return {}
+    source = config.eval.prompts
+    return {"prompts": source, "prompts_sha256": prompt_file_hash(source)}
+
+
+def earlier_run(
+    path: Path, asked: DictConfig, prompts: Mapping[str, Any], *, overwrite: bool
+) -> dict[str, Any] | None:
+    """The provenance of the run in `path` if it is the one asked for; None if there is none."""
+    config_file = path / "config.yaml"
+    is_run = config_file.is_file() and config_file.read_text("utf-8").startswith(CONFIG_HEADER)
+    if not is_run:
+        ours = {files.LOCK_NAME, "config.yaml.partial"}
+        strangers = sorted(entry.name for entry in path.iterdir() if entry.name not in ours)
+        if strangers:
+            raise UserError(
+                f"output_dir={path} holds files that no run made ({', '.join(strangers[:3])}); "
+                "take another folder"
+            )
+        return None
+    if overwrite:
+        _empty(path)
+        return None
+    provenance_file = path / "provenance.json"
+    record = json.loads(provenance_file.read_text("utf-8")) if provenance_file.exists() else None
+    there = OmegaConf.load(config_file)
+    assert isinstance(there, DictConfig)
+    ignored = _END_OF_CAPTURE if _is_unfinished_capture(record) else None
+    differences = _differences(there, asked, ignored)
+    hash_key = "prompts_sha256"
+    if record and not differences and record.get(hash_key) != prompts.get(hash_key):
+        differences = [f"contents of {prompts.get('prompts')} have changed"]
+    if differences:
+        shown = "; ".join(differences[:6])
+        more = f"; and {len(differences) - 6} more" if len(differences) > 6 else ""
+        raise UserError(
+            f"output_dir={path} holds another run: {shown}{more}. "
+            "Take another output_dir, or overwrite=true to replace it"
+        )
+    return record
+
+
+def _empty(path: Path) -> None:
+    """Remove a run's files, config.yaml last: whatever interrupts this, it can be done again."""
+    keep = {files.LOCK_NAME, "config.yaml"}
+    for entry in sorted(path.iterdir()):
+        if entry.name in keep:
+            continue
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
+    (path / "config.yaml").unlink()
+
+
+def _is_unfinished_capture(record: Mapping[str, Any] | None) -> bool:
+    return record is not None and record["task"] == "capture" and record["status"] != "finished"
+
+
+def _differences(there: DictConfig, asked: DictConfig, ignored: str | None) -> list[str]:
+    """The keys whose values differ, in words.
+
+    A key that the package has gained since is no difference as long as it has its default.
+    """
+    old, new = _flat(OmegaConf.to_container(there)), _flat(OmegaConf.to_container(asked))
+    differing = [
+        key
+        for key in sorted(old.keys() | new.keys())
+        if key != ignored and old.get(key, _ABSENT) != new.get(key, _ABSENT)
+    ]
+    if any(key not in old for key in differing):
+        defaults = _defaults(list(asked.method))
+        differing = [
+            key
+            for key in differing
+            if key in old or new[key] != defaults.get(key, _ABSENT) or key.endswith("._target_")
+        ]
+    return [
+        f"{key} is {_shown(old.get(key, 'absent'))} there, {_shown(new.get(key, 'absent'))} now"
+        for key in differing
+    ]
+
+
+def _defaults(methods: list[str]) -> dict[str, Any]:
+    """The package's default of every key, those of its own methods among `methods` included."""
+    own = [name for name in methods if name in options("method")]
+    packaged = compose([f"method=[{','.join(own)}]"])
+    return _flat(OmegaConf.to_container(comparable(packaged)))
+
+
+def _shown(value: Any) -> Any:
+    """A value as one writes it on the command line."""
+    return "null" if value is None else value
+
+
+_ABSENT = object()
+
+
+def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
+    """Dotted keys of the leaves; an empty mapping is a leaf."""
+    if not isinstance(value, dict) or not value:
+        return {prefix: value}
+    pairs = ((f"{prefix}.{key}" if prefix else str(key), item) for key, item in value.items())
+    return {name: leaf for key, item in pairs for name, leaf in _flat(item, key).items()}
 
 
 class RunFolder:
@@ -66,7 +286,7 @@ class RunFolder:
         lock = files.FolderLock(path)
         try:
             record = earlier_run(path, asked, prompts, overwrite=bool(config.overwrite))
-            start = {"start": provenance.now(), **provenance.collect(str(config.device))}
+            start = {"start": job.now(), **job.collect(str(config.device))}
             if record is None or record["status"] != "finished":
                 files.write_text(path / "config.yaml", CONFIG_HEADER + OmegaConf.to_yaml(asked))
             if record is None:
@@ -90,7 +310,7 @@ class RunFolder:
 
     @property
     def provenance(self) -> dict[str, Any]:
-        """What provenance.json holds by now."""
+        """What job.json holds by now."""
         return dict(self._provenance)
 
     def write_text(self, name: str, text: str) -> None:
@@ -154,7 +374,7 @@ class RunFolder:
 
     def finish(self, **extra: Any) -> None:
         """Note the end, with what else belongs to the provenance, and give the folder back."""
-        self._provenance |= extra | {"end": provenance.now(), "status": "finished"}
+        self._provenance |= extra | {"end": job.now(), "status": "finished"}
         self.write_json("provenance.json", self._provenance)
         self.close()
 

@@ -8,7 +8,7 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from eagle_lab.evaluation.crossover import CHAIN
+from eagle_lab.bench.profile.cost_model import CHAIN
 
 
 def crossover_table(name: str, rows: Sequence[Mapping[str, Any]]) -> Table:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from eagle_lab.models.shortened import save_model, shortened, spread_layers
-from eagle_lab.models.target import Target
+from eagle_lab.targets.pruned import save_model, shortened, spread_layers
+from eagle_lab.targets.target import Target
 from eagle_lab.tasks.run_folder import RunFolder
 from eagle_lab.tasks.train import (
     data_from,

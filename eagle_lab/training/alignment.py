@@ -28,7 +28,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from eagle_lab.data.packing import PackedBatch
+from eagle_lab.data.batches import PackedBatch
 
 
 @dataclass

@@ -21,7 +21,7 @@ import itertools
 import torch
 from torch import Tensor
 
-from eagle_lab.models.attention import attention
+from eagle_lab.targets.attention import attention
 
 
 def training_test_mask(rows: Tensor, num_keys: int, step: int) -> Tensor:

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from eagle_lab.data.packing import PackedBatch
+from eagle_lab.data.batches import PackedBatch
 from eagle_lab.errors import UserError
 from eagle_lab.training.alignment import shifted_supervision
 from eagle_lab.training.base import TrainingModule

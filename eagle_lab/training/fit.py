@@ -3,6 +3,13 @@
 A folder holds `last.ckpt` (where training stands) and `best.ckpt` (longest expected chain). Which
 checkpoint to go on from is decided here, never by Lightning's own search, which starts afresh in
 silence when it finds nothing.
+
+What happens around the optimiser steps: time budget, checkpoints, interruption.
+
+The training curve: a row every few optimiser steps and one for each validation.
+
+Rows live in the callback's state, so a resumed run continues exactly the curve of the checkpoint
+it goes on from.
 """
 
 from __future__ import annotations
@@ -10,6 +17,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import signal
+import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -18,16 +28,265 @@ from typing import Any
 
 import torch
 from lightning.fabric.utilities.warnings import PossibleUserWarning
-from lightning.pytorch import Trainer
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
 
 from eagle_lab.data.datamodule import DrafterDataModule
 from eagle_lab.errors import UserError
-from eagle_lab.training.base import TrainingModule
-from eagle_lab.training.callbacks import BEST, LAST, LastCheckpoint, TimeBudget, best_checkpoint
-from eagle_lab.training.curve import Curve, Row, validation_row
+from eagle_lab.training.base import TrainingModule, mean_losses
 from eagle_lab.training.settings import PRECISIONS, FitSettings
 
+LAST, BEST = "last.ckpt", "best.ckpt"
 log = logging.getLogger(__name__)
+
+
+def best_checkpoint(folder: Path) -> ModelCheckpoint:
+    """Keep the weights with the longest expected chain in validation."""
+    return ModelCheckpoint(
+        dirpath=folder,
+        filename=Path(BEST).stem,
+        monitor="val_tau",
+        mode="max",
+        save_top_k=1,
+        save_on_train_epoch_end=False,
+        enable_version_counter=False,
+    )
+
+
+class TimeBudget(Callback):
+    """Measure training time across resumes; with a budget, spend it and stop.
+
+    Attributes:
+        minutes: since the first start, interruptions not counted.
+    """
+
+    def __init__(self, max_minutes: float | None) -> None:
+        self.max_minutes, self._before, self._start = max_minutes, 0.0, time.monotonic()
+
+    @property
+    def minutes(self) -> float:
+        """Training time so far."""
+        return self._before + (time.monotonic() - self._start) / 60
+
+    def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
+        """Start the clock."""
+        self._start = time.monotonic()
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Move the learning-rate schedule along, and stop when the time is spent."""
+        if self.max_minutes is not None:
+            pl_module.time_share = self.minutes / self.max_minutes
+            if pl_module.time_share >= 1:
+                trainer.should_stop = True
+
+    def state_dict(self) -> dict[str, float]:
+        """Time spent, for the checkpoint."""
+        return {"minutes": self.minutes}
+
+    def load_state_dict(self, state_dict: dict[str, float]) -> None:
+        """Go on counting."""
+        self._before, self._start = state_dict["minutes"], time.monotonic()
+
+
+class LastCheckpoint(Callback):
+    """Save where training stands every few minutes, at the end, and on Ctrl-C or SIGTERM.
+
+    Saves fall between optimiser steps only, when no gradient is half accumulated, and behind the
+    validation where one follows. The first signal waits for that; a second one stops at once.
+    """
+
+    def __init__(self, path: Path, every_minutes: float) -> None:
+        self.path, self.every_minutes = path, every_minutes
+        self.interrupted = False
+        self._saved_at, self._step_seen = time.monotonic(), 0
+        self._handlers: dict[int, Any] = {}
+
+    def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
+        """Listen for signals; only a main thread may."""
+        self._saved_at, self._step_seen = time.monotonic(), trainer.global_step
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._handlers[number] = signal.signal(number, self._note)
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Save when it is time and an optimiser step has just been made."""
+        if trainer.global_step == self._step_seen:
+            return
+        self._step_seen = trainer.global_step
+        if not _validation_follows(trainer, batch_idx):
+            self._save_if_due(trainer)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
+        """The same behind a validation, which a restart from before it would leave out."""
+        self._save_if_due(trainer)
+
+    def _save_if_due(self, trainer: Trainer) -> None:
+        if self.interrupted or time.monotonic() - self._saved_at > 60 * self.every_minutes:
+            self.save(trainer)
+        if self.interrupted:
+            raise KeyboardInterrupt
+
+    def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
+        """Keep the end, for `init_from` and for going on."""
+        self.save(trainer)
+
+    def teardown(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
+        """Give the signals back."""
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+        self._handlers.clear()
+
+    def save(self, trainer: Trainer) -> None:
+        """Write the checkpoint; the file appears whole."""
+        partial = self.path.with_name(self.path.name + ".partial")
+        trainer.save_checkpoint(partial)
+        partial.replace(self.path)
+        self._saved_at = time.monotonic()
+
+    def _note(self, number: int, frame: Any) -> None:
+        if self.interrupted:
+            raise KeyboardInterrupt
+        self.interrupted = True
+        log.info("stopping after this step; once more stops at once")
+
+
+def _validation_follows(trainer: Trainer, batch_idx: int) -> bool:
+    """Whether Lightning validates behind this batch."""
+    if trainer.should_stop:
+        return True
+    if trainer.check_val_every_n_epoch is None:
+        assert trainer.val_check_batch is not None
+        return (trainer.fit_loop.total_batch_idx + 1) % trainer.val_check_batch == 0
+    return batch_idx + 1 == trainer.num_training_batches
+
+
+Row = dict[str, Any]
+
+
+class Curve(Callback):
+    """Record and print the training curve.
+
+    Args:
+        clock: tells training minutes.
+        every_steps: optimiser steps between two rows.
+        write: called with (rows of training, rows of validation) whenever one is added.
+    """
+
+    def __init__(
+        self, clock: TimeBudget, every_steps: int, write: Callable[[list[Row], list[Row]], None]
+    ) -> None:
+        self.clock, self.every_steps, self.write = clock, every_steps, write
+        self.train_rows: list[Row] = []
+        self.val_rows: list[Row] = []
+        self.num_tokens = 0  # trained on so far
+        self._last_step, self._since, self._tokens_then = 0, time.monotonic(), 0
+
+    def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
+        """Measure speed from here."""
+        self._last_step, self._tokens_then = trainer.global_step, self.num_tokens
+        self._since = time.monotonic()
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """A row every few optimiser steps."""
+        self.num_tokens += len(batch.tokens)
+        if trainer.global_step - self._last_step >= self.every_steps:
+            self._add_train_row(trainer, pl_module)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
+        """A row for each validation."""
+        if trainer.state.fn != "fit":
+            return
+        if pl_module.window:
+            self._add_train_row(trainer, pl_module)
+        self.add_validation(self._place(trainer) | validation_row(pl_module))
+        self._since, self._tokens_then = time.monotonic(), self.num_tokens
+
+    def add_validation(self, row: Row) -> None:
+        """Record and print what a validation found."""
+        self.val_rows.append(row)
+        shares = [row[name] for name in row if name.startswith("val_acceptance")]
+        log.info(
+            "validation, step %d: expected chain tau %.3f, acceptance by depth %s",
+            row["step"], row["val_tau"], " ".join(f"{share:.3f}" for share in shares),
+        )  # fmt: skip
+        self.write(self.train_rows, self.val_rows)
+
+    def _add_train_row(self, trainer: Trainer, pl_module: TrainingModule) -> None:
+        seconds = max(time.monotonic() - self._since, 1e-9)
+        speed = (self.num_tokens - self._tokens_then) / seconds
+        row = self._place(trainer) | training_row(pl_module) | {"tokens_per_second": speed}
+        pl_module.window.clear()
+        self.train_rows.append(row)
+        self.write(self.train_rows, self.val_rows)
+        total = pl_module.num_steps
+        of_total = f" of {total}" if total < math.inf else ""
+        log.info(
+            "epoch %d, step %d%s: loss %.4f, first draft %.3f, %.0f tokens/s, %.1f min%s",
+            row["epoch"], row["step"], of_total, row["loss"], row["accuracy_1"], speed,
+            row["minutes"], self._remaining(row, total),
+        )  # fmt: skip
+        self._last_step, self._tokens_then = trainer.global_step, self.num_tokens
+        self._since = time.monotonic()
+
+    def _remaining(self, row: Row, total: float) -> str:
+        """Minutes left by steps or by the budget, whichever ends first."""
+        left = [row["minutes"] * (total / max(row["step"], 1) - 1)]
+        if self.clock.max_minutes is not None:
+            left.append(self.clock.max_minutes - row["minutes"])
+        return f", {max(min(left), 0):.1f} left"
+
+    def _place(self, trainer: Trainer) -> Row:
+        return {
+            "step": trainer.global_step,
+            "epoch": trainer.current_epoch,
+            "num_tokens": self.num_tokens,
+            "minutes": self.clock.minutes,
+            "learning_rate": trainer.optimizers[0].param_groups[0]["lr"],
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """All rows, for the checkpoint."""
+        return {"train": self.train_rows, "val": self.val_rows, "num_tokens": self.num_tokens}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on behind the checkpoint's rows."""
+        self.train_rows, self.val_rows = list(state_dict["train"]), list(state_dict["val"])
+        self.num_tokens = state_dict["num_tokens"]
+
+
+def training_row(module: TrainingModule) -> Row:
+    """Losses and greedy agreement with the text since the last row, by training-time step."""
+    settings = module.settings
+    row: Row = {"loss": 0.0, "feature_loss": 0.0, "token_loss": 0.0}
+    for index in range(settings.ttt_steps):
+        sums = [batch[index] for batch in module.window if index < len(batch)]
+        feature, token = mean_losses(sums)
+        weighted = settings.feature_weight * feature + settings.token_weight * token
+        row["loss"] += settings.step_decay**index * weighted
+        if index == 0:
+            row |= {"feature_loss": feature, "token_loss": token}
+        num_rows = sum(one.num_rows for one in sums)
+        row[f"accuracy_{index + 1}"] = sum(int(one.correct) for one in sums) / max(num_rows, 1)
+    return row
+
+
+def validation_row(module: TrainingModule) -> Row:
+    """Expected chain tau, conditional acceptance by depth, step-0 losses."""
+    feature, token = mean_losses(module.val_sums)
+    shares = enumerate(module.val_counts.conditional.tolist(), start=1)
+    return {
+        "val_tau": module.val_counts.expected_tau,
+        **{f"val_acceptance_{depth}": share for depth, share in shares},
+        "val_feature_loss": feature,
+        "val_token_loss": token,
+        "val_num_chains": int(module.val_counts.tried[0]),
+    }
 
 
 @dataclass(frozen=True)

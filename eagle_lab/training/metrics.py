@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from eagle_lab.evaluation.arithmetic import tau_of_conditional
+from eagle_lab.bench.statistics import tau_of_conditional
 
 
 @dataclass

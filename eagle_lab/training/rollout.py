@@ -11,8 +11,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from eagle_lab.data.packing import PackedBatch
-from eagle_lab.drafters.eagle1 import Eagle1
+from eagle_lab.data.batches import PackedBatch
+from eagle_lab.drafters.eagle1.network import Eagle1
 from eagle_lab.training.alignment import Step, next_tokens, take_step
 from eagle_lab.training.attention import TrainingTestAttention
 

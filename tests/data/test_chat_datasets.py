@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from eagle_lab.data.chat_datasets import rows_to_questions
 from eagle_lab.data.prompts import load_questions, prompt_file_hash
+from eagle_lab.data.sources import rows_to_questions
 from eagle_lab.errors import UserError
 
 CHAT = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]

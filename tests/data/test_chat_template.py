@@ -6,7 +6,7 @@ import pytest
 
 from eagle_lab.data.chat import ChatTemplate, check_fits
 from eagle_lab.errors import UserError
-from eagle_lab.models.tiny import byte_tokenizer
+from eagle_lab.targets.tiny import byte_tokenizer
 from tests.data.chat_tokenizers import (
     CHATML,
     CHATML_WITH_GENERATION,

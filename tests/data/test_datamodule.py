@@ -7,8 +7,7 @@ import itertools
 import pytest
 import torch
 
-from eagle_lab.data.data_settings import DataSettings
-from eagle_lab.data.datamodule import DrafterDataModule, check_store
+from eagle_lab.data.datamodule import DataSettings, DrafterDataModule, check_store
 from eagle_lab.errors import UserError
 from tests.drafters.fakes import FakeTarget
 from tests.training.fakes import FakeStore, fake_data

@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eagle_lab.data.datasets import DocumentDataset, split_conversations
-from eagle_lab.data.packing import PackedBatchSampler, pack
+from eagle_lab.data.batches import PackedBatchSampler, pack
+from eagle_lab.data.datamodule import DocumentDataset, split_conversations
 from eagle_lab.errors import UserError
 from tests.training.fakes import FakeStore
 

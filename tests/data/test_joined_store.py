@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from eagle_lab.data.joined_store import JoinedStore
-from eagle_lab.data.store import FeatureStore
+from eagle_lab.data.store import FeatureStore, JoinedStore
 from eagle_lab.errors import UserError
 from tests.data.test_store import PARTS, SHARDS, writer_in
 

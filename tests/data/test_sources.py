@@ -10,7 +10,7 @@ from eagle_lab.data.answers import ANSWERS, Answer, save_answers
 from eagle_lab.data.chat import ChatTemplate
 from eagle_lab.data.sources import AnswerSource, PromptSource
 from eagle_lab.errors import UserError
-from eagle_lab.models.tiny import byte_tokenizer
+from eagle_lab.targets.tiny import byte_tokenizer
 
 CHATS = [
     [("user", "Hi"), ("assistant", "Hello"), ("user", "Bye"), ("assistant", "See you")],

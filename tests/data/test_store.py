@@ -6,10 +6,9 @@ import pickle
 import pytest
 import torch
 
-from eagle_lab.data.fingerprint import Fingerprint
-from eagle_lab.data.store import INDEX, Conversation, FeatureStore
-from eagle_lab.data.store_writer import StoreWriter
+from eagle_lab.data.store import INDEX, Conversation, FeatureStore, StoreWriter
 from eagle_lab.errors import UserError
+from eagle_lab.targets.fingerprint import Fingerprint
 
 WIDTH = 6
 PARTS = {

@@ -9,9 +9,14 @@ from functools import cache
 
 import pytest
 
-from eagle_lab.data.prompt_templates import Slots, template_groups, word_lists
 from eagle_lab.data.prompts import Question, load_questions
-from eagle_lab.data.training_prompts import comparable, training_prompts
+from eagle_lab.data.training_prompts import (
+    Slots,
+    comparable,
+    template_groups,
+    training_prompts,
+    word_lists,
+)
 from eagle_lab.errors import UserError
 
 NUM = 20_000

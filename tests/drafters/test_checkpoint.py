@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from eagle_lab.drafters.checkpoint import load_drafter, read_config, save_drafter
-from eagle_lab.drafters.eagle1 import Eagle1, Eagle1Config
+from eagle_lab.drafters.eagle1.network import Eagle1, Eagle1Config
 from eagle_lab.errors import UserError
 from tests.drafters.fakes import FakeTarget, causal_attend
 

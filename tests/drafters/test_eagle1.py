@@ -11,10 +11,10 @@ from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from eagle_lab.drafters.blocks import RMSNorm, Rotary, full_attention_rope
-from eagle_lab.drafters.eagle1 import Eagle1, Eagle1Config
+from eagle_lab.drafters.eagle1.network import Eagle1, Eagle1Config
 from eagle_lab.drafters.vocabulary import most_frequent, to_draft, to_ids, to_offsets
 from eagle_lab.errors import UserError
-from eagle_lab.models import fast_layers
+from eagle_lab.targets.cpu import patch
 from tests.drafters.fakes import FakeTarget, causal_attend
 
 
@@ -75,14 +75,14 @@ def by_hand(drafter: Eagle1, target: FakeTarget, tokens: Tensor, features: Tenso
 
 def test_fast_layers_compute_together_what_reads_one_input(monkeypatch: pytest.MonkeyPatch) -> None:
     """The products of a pass: fc; query with key and value; output; gate with up."""
-    drafter, products, multiply = build(FakeTarget(hidden_size=48)), [], fast_layers.multiply
+    drafter, products, multiply = build(FakeTarget(hidden_size=48)), [], patch.multiply
 
     def counted(inputs: Tensor, weights: list[Tensor]) -> list[Tensor]:
         products.append(len(weights))
         return multiply(inputs, weights)
 
-    monkeypatch.setattr(fast_layers, "multiply", counted)
-    fast_layers.use_fast_layers(drafter)
+    monkeypatch.setattr(patch, "multiply", counted)
+    patch.use_fast_layers(drafter)
     tokens, positions = torch.tensor([[3, 1]]), torch.arange(2)[None]
     with torch.no_grad():
         drafter(tokens, torch.randn(1, 2, 48), positions, causal_attend)

@@ -7,24 +7,23 @@ import copy
 import pytest
 import torch
 
-from eagle_lab.decoding.eagle_chain import EagleChain
-from eagle_lab.decoding.eagle_dynamic import EagleDynamic
-from eagle_lab.decoding.eagle_static import EagleStatic
-from eagle_lab.decoding.loop import decode
-from eagle_lab.decoding.proposer import Context
-from eagle_lab.decoding.vanilla import Vanilla
 from eagle_lab.drafters.checkpoint import save_drafter
-from eagle_lab.drafters.eagle1 import Eagle1, Eagle1Config
-from eagle_lab.drafters.fast_eagle1 import CacheAttend, FastEagle1, use_fast_drafter
-from eagle_lab.models.cache import TreeCache
-from eagle_lab.models.fast_ops import MAX_ROWS
-from eagle_lab.models.packed_weights import is_packed, round_weights
-from eagle_lab.models.target import Scores, Target
-from eagle_lab.models.tiny import tiny_random
-from eagle_lab.models.tree_pass import TreePass
-from eagle_lab.sampling import Coins, Sampling
-from eagle_lab.tasks.methods import MethodBuilder
-from eagle_lab.verify import Acceptance
+from eagle_lab.drafters.eagle1.fast import CacheAttend, FastEagle1, use_fast_drafter
+from eagle_lab.drafters.eagle1.network import Eagle1, Eagle1Config
+from eagle_lab.engine.draft_tree import Scores
+from eagle_lab.engine.loop import decode
+from eagle_lab.engine.proposer import Context
+from eagle_lab.engine.sampling import Coins, Sampling
+from eagle_lab.engine.verify import Acceptance
+from eagle_lab.methods.build import MethodBuilder
+from eagle_lab.methods.eagle import EagleChain
+from eagle_lab.methods.eagle_trees import EagleDynamic, EagleStatic
+from eagle_lab.methods.vanilla import Vanilla
+from eagle_lab.targets.cache import TreeCache
+from eagle_lab.targets.cpu.ops import MAX_ROWS, is_packed, round_weights
+from eagle_lab.targets.target import Target
+from eagle_lab.targets.tiny import tiny_random
+from eagle_lab.targets.tree_pass import TreePass
 from tests.drafters.fakes import causal_attend
 
 PROMPTS = [[40, 41, 42], [60, 61, 62, 63] * 4, [7], list(range(100, 140))]

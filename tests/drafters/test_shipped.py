@@ -14,12 +14,17 @@ import torch
 from safetensors import safe_open
 
 import eagle_lab
-from eagle_lab.decoding.eagle_dynamic import EagleDynamic
-from eagle_lab.drafters import shipped
-from eagle_lab.drafters.checkpoint import load_drafter, save_drafter
-from eagle_lab.drafters.eagle1 import Eagle1, Eagle1Config
-from eagle_lab.drafters.shipped import drafter_folder, shipped_drafters, shown_name
+from eagle_lab.drafters import checkpoint
+from eagle_lab.drafters.checkpoint import (
+    drafter_folder,
+    load_drafter,
+    save_drafter,
+    shipped_drafters,
+    shown_name,
+)
+from eagle_lab.drafters.eagle1.network import Eagle1, Eagle1Config
 from eagle_lab.errors import Missing, UserError
+from eagle_lab.methods.eagle_trees import EagleDynamic
 from tests.drafters.fakes import FakeTarget
 
 LARGEST = 12_000_000  # bytes of a folder
@@ -36,7 +41,7 @@ LEAST_TAU = 2.4  # tokens per target pass of the 59-node tree over the first 64 
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A package with one drafter, `fake_eagle1`, for the fake target."""
-    monkeypatch.setattr(shipped, "SHIPPED_DRAFTERS", tmp_path / "drafters")
+    monkeypatch.setattr(checkpoint, "SHIPPED_DRAFTERS", tmp_path / "drafters")
     target = FakeTarget()
     drafter = Eagle1(Eagle1Config.from_target(target))
     folder = tmp_path / "drafters" / "fake_eagle1"

@@ -16,19 +16,19 @@ from typing import Any
 import numpy as np
 import yaml
 
-from eagle_lab.evaluation.matching import DIVERGENCE_COLUMNS
-from eagle_lab.evaluation.method import Method
-from eagle_lab.evaluation.metrics import (
+from eagle_lab.bench.matching import DIVERGENCE_COLUMNS
+from eagle_lab.bench.profile.cost_model import PREDICTION_COLUMNS
+from eagle_lab.bench.profile.limits import CURVE_COLUMNS, WORK_COLUMNS
+from eagle_lab.bench.profile.overhead import OVERHEAD_COLUMNS
+from eagle_lab.bench.results import (
     CATEGORY_COLUMNS,
     COLUMNS,
     Conditions,
     summarise,
     summarise_categories,
 )
-from eagle_lab.evaluation.overhead import OVERHEAD_COLUMNS
-from eagle_lab.evaluation.pass_costs import CURVE_COLUMNS, WORK_COLUMNS
-from eagle_lab.evaluation.prediction import PREDICTION_COLUMNS
-from eagle_lab.tasks.plain import cell
+from eagle_lab.methods.build import Method
+from eagle_lab.tasks.run_folder import cell
 
 CATEGORIES = {
     "writing": -0.12, "roleplay": -0.08, "reasoning": 0.0, "math": 0.08,

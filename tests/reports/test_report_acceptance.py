@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from eagle_lab.evaluation.arithmetic import conditional_from_lengths, cumulative_from_lengths
+from eagle_lab.bench.statistics import conditional_from_lengths, cumulative_from_lengths
 from eagle_lab.reports.acceptance import (
     acceptance_by_depth,
     accepted_histogram,

@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from eagle_lab.evaluation.matching import HALF_PRECISION_UNITS, TIE_GAP
-from eagle_lab.evaluation.method import Method
-from eagle_lab.evaluation.metrics import Conditions, summarise
+from eagle_lab.bench.matching import HALF_PRECISION_UNITS, TIE_GAP
+from eagle_lab.bench.results import Conditions, summarise
+from eagle_lab.methods.build import Method
 from eagle_lab.reports import load_run, load_sweep
 from eagle_lab.reports.frames import label_rows, tidy
 from eagle_lab.reports.method_tables import (
@@ -34,7 +34,7 @@ from eagle_lab.reports.sweeps import (
     with_cost_model,
 )
 from eagle_lab.reports.tables import make_table, provenance_table, with_interval
-from tests.evaluation.fakes import row
+from tests.bench.fakes import row
 
 
 def summary(**columns: list) -> pd.DataFrame:

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import torch
 
-from eagle_lab.data.fingerprint import Fingerprint
-from eagle_lab.data.store import Conversation
-from eagle_lab.data.store_writer import StoreWriter
-from eagle_lab.models.target import Target
+from eagle_lab.data.store import Conversation, StoreWriter
+from eagle_lab.targets.fingerprint import Fingerprint
+from eagle_lab.targets.target import Target
 
 
 def store_of(target: Target, folder: Path) -> Path:

@@ -12,20 +12,20 @@ import pytest
 import torch
 
 from eagle_lab import run
+from eagle_lab.bench import runner
 from eagle_lab.catalog import options
 from eagle_lab.config import compose
-from eagle_lab.drafters import shipped
+from eagle_lab.drafters import checkpoint
 from eagle_lab.drafters.checkpoint import save_drafter
-from eagle_lab.drafters.eagle1 import Eagle1, Eagle1Config
+from eagle_lab.drafters.eagle1.network import Eagle1, Eagle1Config
 from eagle_lab.drafters.folder import weights_digest
 from eagle_lab.errors import UserError
-from eagle_lab.evaluation import runner
-from eagle_lab.models.load import load_target
-from eagle_lab.models.tiny import tiny_random
 from eagle_lab.reports import make_report
 from eagle_lab.reports.collect import collect_jobs, unfinished_jobs
+from eagle_lab.targets.load import load_target
+from eagle_lab.targets.tiny import tiny_random
 from eagle_lab.tasks import bench, sweep
-from eagle_lab.tasks.bench_table import bench_table
+from eagle_lab.tasks.terminal import bench_table
 
 SMALL = (
     "target=tiny_random",
@@ -52,7 +52,7 @@ def drafter(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def no_shipped_drafter(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """An empty place where the package's own drafters would lie."""
     folder = tmp_path / "shipped"
-    monkeypatch.setattr(shipped, "SHIPPED_DRAFTERS", folder)
+    monkeypatch.setattr(checkpoint, "SHIPPED_DRAFTERS", folder)
     return folder
 
 

@@ -10,9 +10,9 @@ import torch
 
 from eagle_lab.config import compose
 from eagle_lab.drafters.checkpoint import save_drafter
-from eagle_lab.drafters.eagle1 import Eagle1, Eagle1Config
+from eagle_lab.drafters.eagle1.network import Eagle1, Eagle1Config
 from eagle_lab.errors import UserError
-from eagle_lab.models.load import load_target
+from eagle_lab.targets.load import load_target
 from eagle_lab.tasks import bench_gpu
 
 TINY = (

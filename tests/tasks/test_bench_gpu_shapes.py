@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from eagle_lab.bench.profile import shapes
+from eagle_lab.bench.profile.cost_model import CostModel, read_curves
 from eagle_lab.config import compose
 from eagle_lab.errors import UserError
-from eagle_lab.evaluation import shape_costs
-from eagle_lab.evaluation.cost_model import CostModel, read_curves
 from eagle_lab.tasks import bench_gpu_shapes, report
 
 TINY = (
@@ -65,7 +65,7 @@ def test_the_report_says_where_speculation_pays(root: Path):
 
 @pytest.mark.usefixtures("no_report")
 def test_a_second_call_measures_nothing(root: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.delattr(shape_costs.ShapeCosts, "measure")
+    monkeypatch.delattr(shapes.ShapeCosts, "measure")
     before = (root / "tiny" / "cost_curves.csv").read_bytes()
     bench_gpu_shapes.run(compose([*TINY, f"output_dir={root}"]))
     assert (root / "tiny" / "cost_curves.csv").read_bytes() == before
@@ -75,9 +75,9 @@ def test_a_second_call_measures_nothing(root: Path, monkeypatch: pytest.MonkeyPa
 def test_what_does_not_fit_is_a_row_and_the_rest_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    costs = shape_costs.ShapeCosts("tiny", None, shape_costs.torch.float32, [1, 2, 6])  # type: ignore[arg-type]
+    costs = shapes.ShapeCosts("tiny", None, shapes.torch.float32, [1, 2, 6])  # type: ignore[arg-type]
     enough = costs.needed_bytes(1, 24) + costs.weight_bytes()
-    monkeypatch.setattr(shape_costs, "free_bytes", lambda device: 2 * enough)
+    monkeypatch.setattr(shapes, "free_bytes", lambda device: 2 * enough)
     asked = [*TINY, "profile.shapes=[tiny]", "profile.batch_sizes=[1,64]", f"output_dir={tmp_path}"]
     bench_gpu_shapes.run(compose(asked))
     rows = table(tmp_path / "tiny" / "summary.csv")
@@ -125,7 +125,7 @@ def test_a_model_that_the_device_could_not_hold_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     """Its layers are made and measured; the column says that the whole is too large."""
-    monkeypatch.setattr(shape_costs, "total_bytes", lambda device: 1)
+    monkeypatch.setattr(shapes, "total_bytes", lambda device: 1)
     asked = ["profile.shapes=[tiny]", "profile.batch_sizes=[2]", "profile.contexts=[8]"]
     bench_gpu_shapes.run(compose([*TINY, *asked, f"output_dir={tmp_path / 'run'}"]))
     rows = table(tmp_path / "run" / "tiny" / "summary.csv")

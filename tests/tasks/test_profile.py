@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from eagle_lab.bench.profile.cost_model import CostModel, read_curves
 from eagle_lab.config import compose
-from eagle_lab.drafters import shipped
+from eagle_lab.drafters import checkpoint
 from eagle_lab.drafters.checkpoint import save_drafter
-from eagle_lab.drafters.eagle1 import Eagle1, Eagle1Config
+from eagle_lab.drafters.eagle1.network import Eagle1, Eagle1Config
 from eagle_lab.errors import UserError
-from eagle_lab.evaluation.cost_model import CostModel, read_curves
-from eagle_lab.models.load import load_target
+from eagle_lab.targets.load import load_target
 from eagle_lab.tasks import bench, profile, report
 
 SMALL = (
@@ -75,7 +75,7 @@ def finished(
 @pytest.fixture
 def no_shipped_drafter(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No drafter comes with the package."""
-    monkeypatch.setattr(shipped, "SHIPPED_DRAFTERS", tmp_path / "none")
+    monkeypatch.setattr(checkpoint, "SHIPPED_DRAFTERS", tmp_path / "none")
 
 
 def table(path: Path) -> list[dict[str, str]]:

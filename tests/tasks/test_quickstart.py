@@ -8,11 +8,11 @@ import torch
 import yaml
 
 from eagle_lab.config import compose
-from eagle_lab.drafters import shipped
+from eagle_lab.drafters import checkpoint
 from eagle_lab.drafters.checkpoint import load_drafter, save_drafter
-from eagle_lab.drafters.eagle1 import Eagle1, Eagle1Config
+from eagle_lab.drafters.eagle1.network import Eagle1, Eagle1Config
 from eagle_lab.errors import UserError
-from eagle_lab.models.load import load_target
+from eagle_lab.targets.load import load_target
 from eagle_lab.tasks import quickstart, report
 
 SMALL = [
@@ -44,7 +44,7 @@ def package_with_a_drafter(tmp_path_factory):
     network = Eagle1(Eagle1Config.from_target(target))
     save_drafter(network, folder / "tiny_eagle1", target=target, training_summary={})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shipped, "SHIPPED_DRAFTERS", folder)
+        patch.setattr(checkpoint, "SHIPPED_DRAFTERS", folder)
         yield
 
 

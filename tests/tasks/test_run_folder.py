@@ -22,9 +22,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from eagle_lab.config import compose
 from eagle_lab.errors import UserError
-from eagle_lab.tasks.growing_file import GrowingFile, read_rows
 from eagle_lab.tasks.job import sampling_from
-from eagle_lab.tasks.run_folder import RunFolder
+from eagle_lab.tasks.run_folder import GrowingFile, RunFolder, read_rows
 
 BASE = compose(["target=tiny_random"])
 

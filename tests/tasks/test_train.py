@@ -16,8 +16,8 @@ from eagle_lab.config import compose
 from eagle_lab.data.store import FeatureStore
 from eagle_lab.drafters.checkpoint import load_drafter
 from eagle_lab.errors import UserError
-from eagle_lab.models.load import load_target
-from eagle_lab.models.target import Target
+from eagle_lab.targets.load import load_target
+from eagle_lab.targets.target import Target
 from eagle_lab.tasks import messages, train
 from eagle_lab.tasks.run_folder import RunFolder
 from tests.tasks.stores import store_of

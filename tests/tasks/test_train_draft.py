@@ -12,8 +12,8 @@ import torch
 
 from eagle_lab.config import compose
 from eagle_lab.errors import UserError
-from eagle_lab.models.load import load_target
-from eagle_lab.models.target import Target
+from eagle_lab.targets.load import load_target
+from eagle_lab.targets.target import Target
 from eagle_lab.tasks import bench, messages, train, train_draft
 from eagle_lab.tasks.run_folder import RunFolder
 from tests.tasks.stores import store_of

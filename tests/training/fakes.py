@@ -10,10 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eagle_lab.data.data_settings import DataSettings
-from eagle_lab.data.datamodule import DrafterDataModule
-from eagle_lab.data.packing import Document, PackedBatch, pack
-from eagle_lab.drafters.eagle1 import Eagle1, Eagle1Config
+from eagle_lab.data.batches import Document, PackedBatch, pack
+from eagle_lab.data.datamodule import DataSettings, DrafterDataModule
+from eagle_lab.drafters.eagle1.network import Eagle1, Eagle1Config
 from tests.drafters.fakes import FakeTarget
 
 HIDDEN, VOCAB = 16, 12

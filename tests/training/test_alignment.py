@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from eagle_lab.data.packing import Document, PackedBatch, pack
+from eagle_lab.data.batches import Document, PackedBatch, pack
 from eagle_lab.training.alignment import counting_rows, next_tokens, take_step
 
 

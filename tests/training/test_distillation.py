@@ -10,13 +10,12 @@ import pytest
 import torch
 from torch.nn.functional import log_softmax, softmax
 
-from eagle_lab.data.data_settings import DataSettings
-from eagle_lab.data.datamodule import DrafterDataModule
-from eagle_lab.data.packing import Document, PackedBatch, pack
+from eagle_lab.data.batches import Document, PackedBatch, pack
+from eagle_lab.data.datamodule import DataSettings, DrafterDataModule
 from eagle_lab.errors import UserError
-from eagle_lab.models.shortened import shortened, spread_layers
-from eagle_lab.models.target import Target
-from eagle_lab.models.tiny import ARCHITECTURES, tiny_random
+from eagle_lab.targets.pruned import shortened, spread_layers
+from eagle_lab.targets.target import Target
+from eagle_lab.targets.tiny import ARCHITECTURES, tiny_random
 from eagle_lab.training.distillation import DistillationModule
 from eagle_lab.training.fit import FitResult, fit
 from eagle_lab.training.settings import FitSettings, Optimisation

@@ -13,16 +13,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from eagle_lab.data.packing import PackedBatch
+from eagle_lab.data.batches import PackedBatch
 from eagle_lab.drafters.checkpoint import save_drafter
-from eagle_lab.drafters.eagle1 import Eagle1
+from eagle_lab.drafters.eagle1.network import Eagle1
+from eagle_lab.drafters.eagle1.recipe import DrafterModule, new_drafter, trained_drafter
 from eagle_lab.errors import UserError
 from eagle_lab.training.alignment import next_tokens
 from eagle_lab.training.fit import FitResult, fit
 from eagle_lab.training.metrics import AcceptanceCounts
-from eagle_lab.training.module import DrafterModule
 from eagle_lab.training.settings import FitSettings, Optimisation
-from eagle_lab.training.start import new_drafter, trained_drafter
 from tests.drafters.fakes import FakeTarget, causal_attend
 from tests.training.fakes import fake_data
 
@@ -255,7 +254,7 @@ def test_a_time_budget_ends_the_run_with_a_validation(
     """On a clock that ticks a second whenever it is read."""
     seconds = itertools.count()
     clock = SimpleNamespace(monotonic=lambda: float(next(seconds)))
-    monkeypatch.setattr("eagle_lab.training.callbacks.time", clock)
+    monkeypatch.setattr("eagle_lab.training.fit.time", clock)
     _, result = train(tmp_path, fits={"max_epochs": None, "max_minutes": 2.0})
     assert result.minutes >= 2.0
     assert result.val_rows[-1]["step"] == result.num_steps

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from eagle_lab.data.packing import PackedBatch, pack
-from eagle_lab.drafters.eagle1 import Eagle1
+from eagle_lab.data.batches import PackedBatch, pack
+from eagle_lab.drafters.eagle1.network import Eagle1
 from eagle_lab.training.alignment import next_tokens
 from eagle_lab.training.attention import training_test_mask
 from eagle_lab.training.rollout import Rollout

@@ -1,0 +1,1 @@
+"""Running, counting, intervals: methods side by side on the same questions."""

@@ -1,0 +1,1 @@
+"""Other engines in the same bench, as external baselines."""

@@ -1,0 +1,1 @@
+"""What passes cost on this machine, and what that predicts."""

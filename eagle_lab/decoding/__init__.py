@@ -1,1 +1,0 @@
-"""Decoding: one loop, and one file per proposer."""

@@ -1,0 +1,1 @@
+"""The idea: trees of draft tokens, one verification, one loop for every method."""

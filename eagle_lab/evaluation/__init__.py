@@ -1,1 +1,0 @@
-"""Measuring: the benchmark runner, its statistics, and the arithmetic of speculative decoding."""

@@ -1,0 +1,325 @@
+"""From `method.NAME` entries of the configuration to methods that can run.
+
+An entry names the class of its proposer, or of its decoder if it is a peer (`_target_`), and the
+arguments of its constructor. The target and the drafter are added here, where the class takes them.
+
+A method of a bench: a name, a proposer, a drafter if it needs one, its settings.
+
+A peer has no proposer: another library decodes, in its own loop. To the bench it is a `Decoder`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+from eagle_lab.catalog import method_not_chosen, options
+from eagle_lab.drafters.checkpoint import drafter_folder, load_drafter, shown_name
+from eagle_lab.drafters.folder import weights_digest
+from eagle_lab.engine.proposer import Proposer
+from eagle_lab.engine.record import Generation
+from eagle_lab.engine.sampling import Sampling
+from eagle_lab.errors import Infeasible, Missing, UserError, choose
+from eagle_lab.methods.draft_model import open_draft_model
+from eagle_lab.targets.target import Target
+
+VANILLA = "vanilla"
+
+
+@runtime_checkable
+class Decoder(Protocol):
+    """Another engine's loop, from prompts to generations counted as our own are.
+
+    Attributes:
+        max_batch_size: most prompts it decodes side by side; None for any number.
+        max_nodes: most tokens drafted per pass.
+        context_length: most tokens of a prompt, its answer and a draft.
+    """
+
+    max_batch_size: int | None
+    max_nodes: int
+    context_length: int
+
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        *,
+        sampling: Sampling | None = None,
+        max_new_tokens: int = 128,
+        row_keys: Sequence[int] | None = None,
+    ) -> list[Generation]:
+        """Decode a batch; arguments and result are those of `decoding.loop.decode`."""
+        ...
+
+
+@dataclass(frozen=True)
+class Method:
+    """One row of a bench's summary.
+
+    Attributes:
+        name: its name in conf/method/; several settings of one method share it.
+        proposer: what drafts; None for a peer, or if the setting is infeasible.
+        decoder: what decodes in its own way: a peer; None for the methods of our loop.
+        drafter: name of the drafter's folder, if there is one.
+        drafter_matches_target: whether the drafter was trained for this target.
+        depth, width, num_nodes: size of the draft tree, None where they do not apply; the nodes are
+            the candidates that a pass verifies.
+        context_length: most tokens of a text that what drafts or decodes can read; None where only
+            the target's own context counts.
+        infeasible: why the setting cannot be, None if it can.
+    """
+
+    name: str
+    proposer: Proposer | None = None
+    decoder: Decoder | None = None
+    drafter: str | None = None
+    drafter_matches_target: bool | None = None
+    depth: int | None = None
+    width: int | None = None
+    num_nodes: int | None = None
+    context_length: int | None = None
+    infeasible: str | None = None
+
+    def at_batch_size(self, batch_size: int) -> Method:
+        """This method, infeasible if its decoder takes fewer prompts at a time."""
+        most = None if self.decoder is None else self.decoder.max_batch_size
+        if most is None or batch_size <= most:
+            return self
+        reason = f"{self.name} decodes at most {most} prompts side by side, not {batch_size}"
+        return replace(self, decoder=None, infeasible=reason)
+
+    def at_length(self, num_tokens: int) -> Method:
+        """This method, infeasible if what drafts or decodes cannot read texts of `num_tokens`."""
+        needed = num_tokens + self.max_nodes
+        if self.context_length is None or needed <= self.context_length:
+            return self
+        reason = (
+            f"{self.name} reads at most {self.context_length} tokens; the longest prompt, its "
+            f"answer and a draft may have {needed}"
+        )
+        return replace(self, proposer=None, decoder=None, infeasible=reason)
+
+    @property
+    def max_nodes(self) -> int:
+        """Most slots that a draft takes beside the root's, those of no candidates included."""
+        built = self.proposer or self.decoder
+        return 0 if built is None else built.max_nodes
+
+    def forget(self) -> None:
+        """Make the proposer forget earlier batches, if it remembers any."""
+        if self.proposer is not None:
+            self.proposer.forget()
+
+    @property
+    def settings(self) -> dict[str, int | None]:
+        """What tells two rows of one method apart, as the columns of every result file."""
+        return {"depth": self.depth, "width": self.width, "num_nodes": self.num_nodes}
+
+    @property
+    def key(self) -> tuple[str, int | None, int | None, int | None]:
+        """Identity within a bench; see `key_of`."""
+        return (self.name, self.depth, self.width, self.num_nodes)
+
+    @property
+    def label(self) -> str:
+        """Name and settings for a line of progress, such as `eagle_dynamic 6/10/59`."""
+        sizes = [str(size) for size in self.key[1:] if size is not None]
+        return f"{self.name} {'/'.join(sizes)}".strip()
+
+    def replayable(self, sampling: Sampling) -> bool:
+        """Whether all it asks of the target lies along the text that plain decoding emits."""
+        if self.proposer is None:
+            return False
+        draws = self.proposer.draws_children and not sampling.greedy
+        return not draws and not self.proposer.reads_all_scores
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether decoding a batch once more gives the same cycles."""
+        return self.proposer is None or not self.proposer.remembers_answers
+
+    @property
+    def lossy(self) -> bool:
+        """Whether its output may differ from vanilla's by design."""
+        return "lossy" in self.name
+
+
+def key_of(row: dict[str, Any]) -> tuple[str, int | None, int | None, int | None]:
+    """The `Method.key` that a row of generations.jsonl belongs to."""
+    return (row["method"], row["depth"], row["width"], row["num_nodes"])
+
+
+def place_of(row: dict[str, Any]) -> tuple[Any, ...]:
+    """What no two rows of a bench share: method, settings, question, turn and repeat."""
+    return (*key_of(row), row["question_id"], row["turn"], row["repeat"])
+
+
+_VANILLA_SETTINGS = {"_target_": "eagle_lab.methods.vanilla.Vanilla"}
+# Plain types of settings: what a value may be, and how that is said
+_PLAIN: dict[Any, tuple[Any, str]] = {
+    bool: (bool, "true or false"),
+    int: (int, "a whole number"),
+    float: ((int, float), "a number"),
+}
+
+
+Entries = Mapping[str, Mapping[str, Any]]
+"""`config.method` as plain values: name of a method -> its settings."""
+
+
+class MethodBuilder:
+    """Builds methods for one target; what several methods draft with is loaded once.
+
+    Args:
+        target: the model.
+        drafter_path: the drafter for methods that name none of their own, see `drafter_folder`.
+        round_weights: of drafters, see `load_drafter`; None where the target has fast layers.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        drafter_path: str | Path | None = None,
+        *,
+        round_weights: bool | None = None,
+    ):
+        self.target = target
+        self.drafter_path = drafter_path
+        self.round_weights = target.fast_layers if round_weights is None else round_weights
+        self._loaded: dict[str, tuple[Any, bool]] = {}
+        self._draft_models: dict[str, Target] = {}
+
+    def build_all(
+        self, entries: Entries, leave_out: Callable[[str], None] | None = None
+    ) -> list[Method]:
+        """A method for each entry, vanilla first and always there.
+
+        A method that lacks something, such as a draft model, is an error, or, with `leave_out`,
+        not among them: that is called with a line that says why. A number that is given as a list,
+        `method.eagle_chain.num_draft_tokens=[2,4]`, gives a method for each of its values.
+        """
+        methods: list[Method] = []
+        for name, settings in ({VANILLA: _VANILLA_SETTINGS} | dict(entries)).items():
+            try:
+                methods += [self.build(name, one) for one in _each_value(settings)]
+            except Missing as reason:
+                if leave_out is None:
+                    raise
+                leave_out(f"{name} is left out: {reason}")
+        return methods
+
+    def build(self, name: str, settings: Mapping[str, Any]) -> Method:
+        """One method; a setting that cannot be gives a method with `infeasible` set.
+
+        Raises:
+            UserError: unknown method, unknown setting, or a value of a wrong type.
+            Missing: a drafter, draft model or package that is not there.
+        """
+        if "_target_" not in settings:
+            choose(name, options("method"), "method")
+            raise UserError(method_not_chosen(name))
+        method_class = _class_at(settings["_target_"])
+        arguments = {
+            key: value
+            for key, value in settings.items()
+            if not key.startswith("_") and key != "drafter"
+        }
+        parameters = inspect.signature(method_class, eval_str=True).parameters
+        allowed = set(parameters) - {"target", "drafter"}
+        for key, value in arguments.items():
+            choose(key, allowed, f"setting of method.{name}")
+            _check_type(f"method.{name}.{key}", value, parameters[key].annotation)
+        if "target" in parameters:
+            arguments["target"] = self.target
+        path, matches = None, None
+        if "drafter" in parameters:
+            path = self._drafter_folder(name, settings.get("drafter"))
+            arguments["drafter"], matches = self.load(path)
+        if isinstance(arguments.get("draft_model"), str):
+            arguments["draft_model"] = self.draft_model(arguments["draft_model"])
+        facts: dict[str, Any] = {
+            "name": name,
+            "drafter": settings.get("draft_model") if path is None else shown_name(path),
+            "drafter_matches_target": matches,
+        }
+        try:
+            built = method_class(**arguments)
+        except Infeasible as reason:
+            return Method(**facts, **_asked(settings), infeasible=str(reason))
+        role = "decoder" if isinstance(built, Decoder) else "proposer"
+        facts["context_length"] = built.context_length
+        return Method(**facts, **_sizes(built, settings), **{role: built})
+
+    def _drafter_folder(self, name: str, own: str | None) -> Path:
+        try:
+            return drafter_folder(own or self.drafter_path, self.target)
+        except Missing as reason:
+            raise Missing(f"method {name} needs a drafter, but {reason}") from None
+
+    def load(self, path: str | Path) -> tuple[Any, bool]:
+        """The drafter in a folder, and whether it was trained for this target; read once."""
+        if str(path) not in self._loaded:
+            self._loaded[str(path)] = load_drafter(path, self.target, rounded=self.round_weights)
+        return self._loaded[str(path)]
+
+    def draft_model(self, path: str) -> Target:
+        """The draft model in `path`, a folder or hub id; read once."""
+        if path not in self._draft_models:
+            self._draft_models[path] = open_draft_model(path, self.target)
+        return self._draft_models[path]
+
+
+def drafter_digests(methods: Iterable[Method], target: Target) -> dict[str, str]:
+    """Digest of the weights of each drafter that the methods draft with, by its shown name."""
+    names = {m.drafter for m in methods if m.drafter and m.drafter_matches_target is not None}
+    return {name: weights_digest(drafter_folder(name, target)) for name in sorted(names)}
+
+
+def _each_value(settings: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """`settings` with one number wherever the method takes one and a list is given."""
+    target = settings.get("_target_")
+    known = inspect.signature(_class_at(target), eval_str=True).parameters if target else {}
+    lists = {
+        key: value
+        for key, value in settings.items()
+        if key in known and known[key].annotation in _PLAIN and isinstance(value, list) and value
+    }
+    for values in itertools.product(*lists.values()):
+        yield {**settings, **dict(zip(lists, values, strict=True))}
+
+
+def _check_type(key: str, value: Any, wanted: Any) -> None:
+    """UserError unless `value` is what a plain type asks for; `off` and `no` are texts."""
+    allowed, words = _PLAIN.get(wanted, (object, ""))
+    if not isinstance(value, allowed) or (isinstance(value, bool) and wanted in (int, float)):
+        raise UserError(f"{key}={value}; it must be {words}")
+
+
+def _asked(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Sizes as an infeasible setting asks for them."""
+    return {name: settings.get(name) for name in ("depth", "width", "num_nodes")}
+
+
+def _sizes(built: Proposer | Decoder, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Depth, width and node count of what is drafted, None where they do not apply."""
+    if isinstance(built, Proposer) and built.sizes is not None:
+        return dict(built.sizes)
+    return {
+        "depth": settings.get("depth") or settings.get("num_draft_tokens"),
+        "width": settings.get("width"),
+        "num_nodes": built.max_nodes or None,
+    }
+
+
+def _class_at(path: str) -> type[Any]:
+    """The class that a dotted path names."""
+    module, _, name = path.rpartition(".")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UserError(f"_target_={path} names no class: {error}") from error

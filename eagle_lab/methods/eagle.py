@@ -1,0 +1,282 @@
+"""The EAGLE drafter at work: its cache, its passes, and the true features behind each cycle.
+
+    position        0        1       ...    P-1   |   P          P+1
+    pair         (f_0,t_1) (f_1,t_2) ... (f,root) | (f̂,x)      (f̂,y)     x child of the root
+    committed    ------------ true features ----- | --- the tree's guesses, then overwritten ---
+
+The pair (f_i, t_{i+1}) sits at position i, so the drafter's cache is as long as the target's.
+After each cycle the accepted + 1 new pairs are computed anew from the target's true features;
+that same pass yields the state behind the new root, from which level 1 of the next tree comes
+(EAGLE 2401.15077, section 4; without the true features acceptance falls by 8-15 %).
+
+Shapes: B rows, K nodes of a level, M drafted slots so far, H hidden width, D draft vocabulary.
+
+The EAGLE drafter from CUDA graphs: single passes, and whole trees of one shape.
+
+A tree grown by a dozen small operations per level is bound by their launches long before its passes
+are; recorded as a whole it is one. That takes a draft whose shapes and number of levels do not
+depend on what it holds, and that looks at nothing from the host. Shapes: B rows, N columns, M
+drafted slots, H hidden width.
+
+One branch drafted by an EAGLE drafter: what serving engines use at larger batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from eagle_lab.drafters.eagle1.fast import CacheAttend, use_fast_drafter
+from eagle_lab.drafters.eagle1.network import Eagle1
+from eagle_lab.engine.draft_tree import DraftTree, Scores
+from eagle_lab.engine.proposer import Context, Proposer
+from eagle_lab.engine.verify import Acceptance
+from eagle_lab.errors import Infeasible
+from eagle_lab.methods.chain import DraftLength, Draws, check_stop_confidence, draft_chain
+from eagle_lab.targets.cache import TreeCache
+from eagle_lab.targets.cuda.graphs import CacheGraphs, Recorder, Tensors
+from eagle_lab.targets.target import Target
+from eagle_lab.targets.tree_pass import TreePass
+
+Draft = Callable[[TreeCache, Tensor, Tensor], DraftTree]
+"""(the drafter's cache, roots [B], states [B, 1, H] behind them) -> a tree on the roots."""
+
+
+class DraftGraphs:
+    """What a proposer does with its drafter, from recordings."""
+
+    def __init__(self, drafter: Eagle1, recorder: Recorder):
+        self._drafter = drafter
+        self._graphs = CacheGraphs(recorder)
+        self._wholes: dict[Draft, _Whole] = {}
+
+    def run(
+        self, cache: TreeCache, tokens: Tensor, features: Tensor, positions: Tensor, visible: Tensor
+    ) -> Tensor:
+        """States [B, N, H] of one pass over `tokens` [B, N]; `visible` [B, N, M]."""
+        inputs = (tokens, features, positions, visible)
+        return self._graphs.run(self._pass, cache, visible.shape[2], *inputs)[0]
+
+    def tree(
+        self, draft: Draft, num_slots: int, cache: TreeCache, roots: Tensor, hidden: Tensor
+    ) -> DraftTree:
+        """`draft(cache, roots, hidden)`, recorded as a whole.
+
+        Its nodes take `num_slots` slots of the cache.
+        """
+        whole = self._wholes.setdefault(draft, _Whole(draft))
+        return whole.tree(self._graphs.run(whole, cache, num_slots, roots, hidden))
+
+    def _pass(
+        self, cache: TreeCache, tokens: Tensor, features: Tensor, positions: Tensor, visible: Tensor
+    ) -> Tensors:
+        attend = CacheAttend(TreePass(cache, positions, visible))
+        return (self._drafter(tokens, features, positions, attend),)
+
+
+class _Whole:
+    """A draft that answers with the tensors of its tree, whose other fields never change."""
+
+    def __init__(self, draft: Draft):
+        self._draft = draft
+        self._names: tuple[str, ...] = ()
+        self._rest: dict[str, Any] = {}
+
+    def __call__(self, cache: TreeCache, roots: Tensor, hidden: Tensor) -> Tensors:
+        tree = self._draft(cache, roots, hidden)
+        parts = {field.name: getattr(tree, field.name) for field in fields(tree)}
+        tensors = {name: part for name, part in parts.items() if isinstance(part, Tensor)}
+        self._names = tuple(tensors)
+        self._rest = {name: part for name, part in parts.items() if name not in tensors}
+        return tuple(part.contiguous() for part in tensors.values())
+
+    def tree(self, tensors: Tensors) -> DraftTree:
+        """The tree of `tensors`, answers of this draft."""
+        parts: dict[str, Any] = dict(zip(self._names, tensors, strict=True)) | self._rest
+        return DraftTree(**parts)
+
+
+def states_at(states: Tensor, columns: Tensor) -> Tensor:
+    """[B, K, X] the `columns` [B, K] of `states` [B, N, X]."""
+    return states.gather(1, columns[:, :, None].expand(-1, -1, states.shape[-1]))
+
+
+class EagleProposer(Proposer):
+    """What chain, static and dynamic EAGLE proposers share; they differ in `propose`."""
+
+    def __init__(self, target: Target, drafter: Eagle1):
+        self.target = target
+        self.drafter = drafter
+        if target.fast_layers:
+            use_fast_drafter(drafter)
+        self.graphs: DraftGraphs | None = None
+        if target.graphs is not None:
+            self.graphs = DraftGraphs(drafter, target.graphs.recorder)
+
+    @torch.no_grad()
+    def begin(self, context: Context, features: Tensor) -> None:
+        """Read all pairs of the prompts."""
+        self.cache = self.target.new_cache(len(context.tokens), num_layers=1)
+        width = features.shape[1]
+        following = [row[1:] + [0] * (width + 1 - len(row)) for row in context.tokens]
+        tokens = torch.tensor(following, device=context.roots.device)
+        self._extend(tokens, features, context.cache.lengths, context.cache.max_length)
+
+    @torch.no_grad()
+    def observe(self, context: Context, acceptance: Acceptance, scores: Scores) -> None:
+        """Replace guessed pairs by true ones: the accepted nodes' and the new root's."""
+        counts = acceptance.num_accepted + 1
+        # On a GPU equal shapes and a host that does not wait are worth more than fewer pairs
+        longest = int(counts.max()) if self.target.fast_layers else acceptance.path.shape[1]
+        features = states_at(scores.features, acceptance.path[:, :longest])
+        self._extend(acceptance.tokens[:, :longest], features, counts, context.cache.max_length)
+
+    def _extend(self, tokens: Tensor, features: Tensor, counts: Tensor, max_length: int) -> None:
+        """Commit the first `counts` [B] pairs of `features` [B, N, H] and `tokens` [B, N].
+
+        `max_length` is that of the target's cache, which is as long.
+        """
+        batch, num_pairs = tokens.shape
+        steps = torch.arange(num_pairs, device=tokens.device)
+        visible = (steps[:, None] >= steps).expand(batch, -1, -1)
+        positions = self.cache.lengths[:, None] + steps
+        hidden = self._run(self.cache, tokens, features, positions, visible)
+        self.cache.advance(counts, max_length)
+        # [B, 1, H] stands for the root's feature
+        self.root_hidden = states_at(hidden, (counts - 1)[:, None])
+
+    def guess(
+        self, cache: TreeCache, tokens: Tensor, features: Tensor, depth: int, visible: Tensor
+    ) -> Tensor:
+        """States [B, K, H] behind nodes of one level, nothing committed.
+
+        Args:
+            cache: the proposer's, or what stands for it while a whole tree is recorded.
+            tokens: [B, K] the nodes, target ids.
+            features: [B, K, H] states behind their parents.
+            depth: their level, 1 for children of the root.
+            visible: [B, K, M] drafted slots each node sees, its own level's K last.
+        """
+        positions = (cache.lengths + (depth - 1))[:, None].expand_as(tokens)
+        return self._run(cache, tokens, features, positions, visible)
+
+    def _run(
+        self,
+        cache: TreeCache,
+        tokens: Tensor,
+        features: Tensor,
+        positions: Tensor,
+        visible: Tensor,
+    ) -> Tensor:
+        if self.graphs is not None and cache is self.cache:  # else it is a part of a recording
+            return self.graphs.run(cache, tokens, features, positions, visible)
+        attend = CacheAttend(TreePass(cache, positions, visible))
+        return self.drafter(tokens, features, positions, attend)
+
+    def _check_width(self, width: int) -> None:
+        """Raise `Infeasible` if the drafter has fewer tokens than a node has children."""
+        config = self.drafter.config
+        size = config.draft_vocab_size or config.vocab_size
+        if width > size:
+            raise Infeasible(f"{width} children per node exceed the draft vocabulary of {size}")
+
+    def target_ids(self, draft_ids: Tensor) -> Tensor:
+        """Target ids of draft-vocabulary ids."""
+        mapping = self.drafter.draft_to_target
+        return draft_ids if mapping is None else mapping.take(draft_ids)
+
+    def full_law(self, draft_probs: Tensor) -> Tensor:
+        """A law over the draft vocabulary [..., D] as one over the target's [..., V]."""
+        mapping = self.drafter.draft_to_target
+        if mapping is None:
+            return draft_probs
+        law = draft_probs.new_zeros(*draft_probs.shape[:-1], self.target.vocab_size)
+        law[..., mapping] = draft_probs
+        return law
+
+    def select(self, rows: Sequence[int]) -> None:
+        """Keep only the chosen rows."""
+        self.cache.select(rows)
+        self.root_hidden = self.root_hidden[torch.as_tensor(rows, dtype=torch.long)]
+
+    def model_calls(self) -> list[tuple[object, str]]:
+        """The drafter's, and the graphs', which replay what calls it."""
+        graphs = [(self.graphs, "run"), (self.graphs, "tree")] if self.graphs is not None else []
+        return [(self.drafter, "forward"), (self.drafter, "logits"), *graphs]
+
+
+class EagleChain(EagleProposer):
+    """One branch of up to `num_draft_tokens`."""
+
+    draws_children = True
+
+    def __init__(
+        self,
+        target: Target,
+        drafter: Eagle1,
+        *,
+        num_draft_tokens: int = 5,
+        adaptive: bool = False,
+        stop_confidence: float = 0.0,
+    ):
+        """Set up the chain.
+
+        Args:
+            target: the model.
+            drafter: its drafter.
+            num_draft_tokens: length of the chain, at least 1.
+            adaptive: let each row's length follow what was accepted, see `DraftLength`.
+            stop_confidence: a row's draft ends where the drafter gives its best next path less
+                probability than this; 0 never stops.
+
+        Raises:
+            UserError: a value outside its range.
+        """
+        super().__init__(target, drafter)
+        self._length = DraftLength("eagle_chain", num_draft_tokens, adaptive=adaptive)
+        self.max_nodes = num_draft_tokens
+        self.stop_confidence = check_stop_confidence("eagle_chain", stop_confidence)
+
+    def begin(self, context: Context, features: Tensor) -> None:
+        """Read all pairs of the prompts."""
+        super().begin(context, features)
+        self._length.begin(len(context.tokens))
+
+    @torch.no_grad()
+    def propose(self, context: Context) -> DraftTree:
+        """One pass of the drafter per token but the first, for all rows together."""
+        hidden, depth = self.root_hidden, 0
+
+        def next_logits(last: Tensor | None) -> Tensor:
+            nonlocal hidden, depth
+            if last is not None:
+                depth += 1
+                tokens = self.target_ids(last)[:, None]
+                visible = torch.ones(len(last), 1, depth, dtype=torch.bool, device=last.device)
+                hidden = self.guess(self.cache, tokens, hidden, depth, visible)
+            return self.drafter.logits(hidden)[:, 0]
+
+        chain = draft_chain(
+            next_logits,
+            self._length.wanted,
+            device=context.roots.device,
+            draws=Draws.of(context, self.max_nodes),
+            stop_confidence=self.stop_confidence,
+        )
+        self._length.drafted(chain.counts)
+        laws = None if chain.laws is None else self.full_law(chain.laws)
+        return DraftTree.chain(context.roots, self.target_ids(chain.tokens), chain.counts, laws)
+
+    def observe(self, context: Context, acceptance: Acceptance, scores: Scores) -> None:
+        """Replace guessed pairs by true ones, and learn how much was accepted."""
+        super().observe(context, acceptance, scores)
+        self._length.observe(acceptance.num_accepted)
+
+    def select(self, rows: Sequence[int]) -> None:
+        """Keep only the chosen rows."""
+        super().select(rows)
+        self._length.select(rows)

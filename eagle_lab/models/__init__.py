@@ -1,1 +1,0 @@
-"""The target model and what it needs to score trees: attention, a cache that keeps a path."""

@@ -1,0 +1,1 @@
+"""CPU kernels for passes over few tokens, in float32."""

@@ -1,0 +1,1 @@
+"""Flash attention for the committed prefix, and CUDA graphs."""

@@ -1,1 +1,0 @@
-"""Draft trees as plain tensors: what they are, fixed shapes, and growth from a drafter's scores."""

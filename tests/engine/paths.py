@@ -1,0 +1,20 @@
+"""The paths of a tree, read off its parents one by one."""
+
+from eagle_lab.engine.draft_tree import DraftTree
+
+
+def paths_of(tree: DraftTree, row: int = 0) -> list[tuple[int, ...]]:
+    """Token paths of a row's candidates, in the order of their columns, the root left out."""
+    paths = []
+    for column in tree.candidates[row].nonzero().flatten().tolist():
+        path, node = [], column
+        while node:
+            path.append(int(tree.tokens[row, node]))
+            node = int(tree.parents[row, node])
+        paths.append(tuple(reversed(path)))
+    return paths
+
+
+def prefixes(*branches: list[int] | tuple[int, ...]) -> set[tuple[int, ...]]:
+    """All paths of nodes on `branches`."""
+    return {tuple(branch[:end]) for branch in branches for end in range(1, len(branch) + 1)}

@@ -1,0 +1,154 @@
+"""The host looks at values on the device once in a cycle: every look stops a GPU's queue.
+
+On a CPU a look costs nothing, so it is counted where it can be seen: every function of a tensor
+passes through `Looks`, which counts those that need a value on the host. (`numpy` is none: it takes
+tensors that are on the host already.)
+"""
+
+import itertools
+from collections import Counter
+
+import pytest
+import torch
+from torch.overrides import TorchFunctionMode
+
+from eagle_lab.engine.clock import Laps
+from eagle_lab.engine.loop import decode
+from eagle_lab.engine.sampling import Sampling
+from eagle_lab.methods.eagle import EagleChain
+from eagle_lab.methods.eagle_trees import EagleDynamic, EagleStatic
+from eagle_lab.methods.prompt_lookup import PromptLookup
+from eagle_lab.methods.vanilla import Vanilla
+from eagle_lab.targets.target import Target
+from eagle_lab.targets.tiny import tiny_random
+from tests.methods.test_contract import drafter_of
+
+LOOKS = {
+    getattr(torch.Tensor, name)
+    for name in (
+        "tolist item cpu nonzero unique __bool__ __int__ __float__ __index__ __iter__ "
+        "__contains__ masked_select"
+    ).split()
+} | {torch.nonzero, torch.masked_select, torch.unique, torch.equal, torch.allclose}
+UPLOADS = {torch.tensor, torch.as_tensor}
+INDEXING = {torch.Tensor.__getitem__, torch.Tensor.__setitem__}
+
+
+class Looks(TorchFunctionMode):
+    """Counts functions that wait for the device: looks at values, and uploads of host values."""
+
+    def __init__(self):
+        super().__init__()
+        self.counts = Counter()
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        if function in LOOKS or (function in INDEXING and any(map(_is_mask, _places(args[1])))):
+            self.counts["looks"] += 1
+        elif function in UPLOADS or (function in INDEXING and any(map(_is_list, _places(args[1])))):
+            self.counts["uploads"] += 1
+        return function(*args, **(kwargs or {}))
+
+
+def _places(index):
+    return index if isinstance(index, tuple) else (index,)
+
+
+def _is_mask(place):
+    """Indexing by a mask asks how many entries it has."""
+    return isinstance(place, torch.Tensor) and place.dtype == torch.bool
+
+
+def _is_list(place):
+    return isinstance(place, list)
+
+
+METHODS = {
+    "vanilla": lambda target: Vanilla(),
+    "prompt_lookup": lambda target: PromptLookup(),
+    "eagle_chain": lambda target: EagleChain(target, drafter_of(target), num_draft_tokens=4),
+    "eagle_static": lambda target: EagleStatic(target, drafter_of(target)),
+    "eagle_dynamic": lambda target: EagleDynamic(
+        target, drafter_of(target), depth=4, width=4, num_nodes=20
+    ),
+}
+
+
+class Watched:
+    """A proposer, with the counts and the number of rows at the start of each cycle."""
+
+    def __init__(self, proposer, counts):
+        self._proposer, self._counts = proposer, counts
+        self.cycles = []
+
+    def __getattr__(self, name):
+        return getattr(self._proposer, name)
+
+    def propose(self, context):
+        self.cycles.append((len(context.tokens), Counter(self._counts)))
+        return self._proposer.propose(context)
+
+
+def waits_of(name, attention, sampling):
+    """What the host waited for in each cycle in which no row ended."""
+    target = Target(*tiny_random("llama"), fast_layers=False, attention=attention)
+    prompts = [[60, 61, 62, 63] * 4, [7], [20, 21, 20, 21, 20]]
+    with Looks() as mode:
+        method = Watched(METHODS[name](target), mode.counts)
+        decode(target, method, prompts, sampling=sampling, max_new_tokens=24)
+    waits = [
+        after - before
+        for (num_rows, before), (num_left, after) in itertools.pairwise(method.cycles)
+        if num_rows == num_left
+    ]
+    assert len(waits) > 3
+    return waits
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "split"])
+@pytest.mark.parametrize("name", METHODS)
+def test_one_look_a_cycle_and_no_upload(name, attention):
+    """Greedy, in cycles in which no row ends: dropping one takes a few more."""
+    waits = waits_of(name, attention, Sampling())
+    assert {each["looks"] for each in waits} == {1}
+    if name != "prompt_lookup":  # copies come from the host
+        assert not any(each["uploads"] for each in waits)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_one_look_a_cycle_when_sampling(name):
+    """Coins are made from what the host knows; they have to be sent, so uploads there are."""
+    waits = waits_of(name, "sdpa", Sampling(temperature=1.0))
+    assert {each["looks"] for each in waits} == {1}
+
+
+def test_the_counter_sees_what_it_is_for():
+    values = torch.arange(3)
+    with Looks() as mode:
+        int(values[1])
+        bool(values.any())
+        values.tolist()
+        values[values > 1]
+        values[[0, 1]]
+        torch.tensor([1])
+        values[values]
+    assert mode.counts == {"looks": 4, "uploads": 2}
+
+
+def test_laps_add_up():
+    laps = Laps(torch.device("cpu"))
+    for _ in range(3):
+        laps.end()
+    seconds = laps.seconds()
+    assert len(seconds) == 3 and min(seconds) >= 0
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_laps_on_cuda_time_the_work_and_do_not_wait():
+    device = torch.device("cuda")
+    laps = Laps(device)
+    torch.cuda._sleep(200_000_000)  # clock ticks: about a tenth of a second
+    laps.end()
+    assert not torch.cuda.current_stream().query()
+    laps.end()
+    work, nothing = laps.seconds()
+    assert work > 0.02 and nothing < 0.01

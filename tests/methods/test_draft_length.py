@@ -1,0 +1,147 @@
+"""Drafts end where they should: lengths that follow acceptance, drafts stopped by confidence."""
+
+import pytest
+import torch
+
+from eagle_lab.drafters.eagle1.network import Eagle1, Eagle1Config
+from eagle_lab.engine.loop import decode
+from eagle_lab.errors import UserError
+from eagle_lab.methods.chain import DraftLength
+from eagle_lab.methods.eagle import EagleChain
+from eagle_lab.methods.eagle_trees import EagleDynamic
+from eagle_lab.methods.prompt_lookup import PromptLookup
+from eagle_lab.targets.target import Target
+from eagle_lab.targets.tiny import tiny_random
+
+PROMPTS = [[40, 41, 42], [60, 61, 62, 63] * 4, [7], list(range(100, 140))]
+
+
+@pytest.fixture(scope="module")
+def target() -> Target:
+    return Target(*tiny_random("llama"))
+
+
+@pytest.fixture(scope="module")
+def drafter(target: Target) -> Eagle1:
+    """Untrained; its best guesses have probabilities around 0.02."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        network = Eagle1(Eagle1Config.from_target(target, inner_norm=True))
+    network.attach(target)
+    return network.eval()
+
+
+def spied(proposer, trees):
+    """`proposer`, leaving each tree it proposes in `trees`."""
+    propose = proposer.propose
+
+    def note(context):
+        trees.append(propose(context))
+        return trees[-1]
+
+    proposer.propose = note
+    return proposer
+
+
+def test_lengths_grow_by_two_and_shrink_by_one_within_their_bounds():
+    length = DraftLength("some", 5, adaptive=True)
+    length.begin(3)
+    seen = []
+    for accepted in ([0, 5, 2], [0, 5, 3], [0, 0, 2], [0, 0, 2], [0, 0, 5], [1, 1, 1]):
+        length.drafted(length.wanted)
+        length.observe(torch.tensor(accepted))
+        seen.append(list(length.wanted))
+    assert seen == [[4, 5, 4], [3, 5, 3], [2, 4, 2], [1, 3, 4], [1, 2, 3], [3, 1, 2]]
+
+
+def test_a_short_draft_accepted_whole_grows_and_an_empty_one_teaches_nothing():
+    length = DraftLength("some", 9, adaptive=True)
+    length.begin(2)
+    length.drafted([3, 0])
+    length.observe(torch.tensor([2, 0]))
+    assert length.wanted == [8, 9]
+    length.drafted(torch.tensor([2, 0]))
+    length.select([1, 0])
+    length.observe(torch.tensor([0, 2]))
+    assert length.wanted == [9, 9]
+
+
+def test_lengths_that_do_not_adapt_stay():
+    length = DraftLength("some", 3, adaptive=False)
+    length.begin(2)
+    length.drafted([3, 3])
+    length.observe(torch.tensor([0, 0]))
+    assert length.wanted == [3, 3]
+
+
+def test_adaptive_copies_of_useless_text_get_short():
+    """The prompt repeats itself, the random target does not follow it."""
+    target = Target(*tiny_random("llama"))
+    prompt = [PROMPTS[1] + [200, 60, 61]]
+    fixed, adaptive = (
+        decode(target, PromptLookup(num_draft_tokens=8, adaptive=adaptive), prompt)[0]
+        for adaptive in (False, True)
+    )
+    assert adaptive.tokens == fixed.tokens
+    assert 0 < adaptive.num_drafted < fixed.num_drafted
+
+
+@pytest.mark.parametrize("sizes", [{"num_draft_tokens": 4}, None])
+def test_what_the_drafter_doubts_is_not_drafted(target, drafter, sizes):
+    """A threshold above every confidence drafts nothing, one below all of them everything."""
+
+    def drafted(threshold):
+        options = {"stop_confidence": threshold}
+        if sizes:
+            proposer = EagleChain(target, drafter, **sizes, **options)
+        else:
+            proposer = EagleDynamic(target, drafter, depth=4, width=3, num_nodes=12, **options)
+        trees = []
+        decode(target, spied(proposer, trees), PROMPTS, max_new_tokens=12)
+        return trees
+
+    never, some, always = drafted(0.0), drafted(3e-4), drafted(0.999)
+    most = 4 if sizes else 12
+    assert all(tree.num_nodes().tolist() == [most] * len(tree.tokens) for tree in never)
+    assert all(tree.num_columns == 1 for tree in always)
+    counts = [count for tree in some for count in tree.num_nodes().tolist()]
+    assert 0 < sum(counts) < most * len(counts)
+    ragged = [tree for tree in some if len(set(tree.num_nodes().tolist())) > 1]
+    assert ragged  # rows of one batch end at different depths
+
+
+def test_a_stopped_chain_ends_before_its_path_gets_too_improbable(target, drafter):
+    """The probability of each path, recomputed from the full drafter laws, frames the threshold."""
+    threshold = 1e-5
+    trees, full = [], []
+    stopping = spied(EagleChain(target, drafter, stop_confidence=threshold), trees)
+    decode(target, stopping, [PROMPTS[0]], max_new_tokens=2)
+    plain = EagleChain(target, drafter)
+    logits, head = [], drafter.logits
+
+    def noted(hidden):
+        logits.append(head(hidden))
+        return logits[-1]
+
+    drafter.logits = noted
+    try:
+        decode(target, spied(plain, full), [PROMPTS[0]], max_new_tokens=2)
+    finally:
+        del drafter.logits
+    best = [float(step[0, 0].softmax(-1).max()) for step in logits[:5]]
+    path = torch.tensor(best).cumprod(0)
+    num_kept = int((path >= threshold).sum())
+    assert 0 < num_kept < 5
+    assert trees[0].num_nodes().tolist() == [num_kept]
+    expected = full[0].tokens[:, : num_kept + 1]
+    assert trees[0].tokens[:, : num_kept + 1].tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("value", [-0.1, 1.0])
+def test_impossible_settings_are_named(target, drafter, value):
+    with pytest.raises(UserError, match=rf"eagle_chain: stop_confidence={value}"):
+        EagleChain(target, drafter, stop_confidence=value)
+    with pytest.raises(UserError, match=rf"eagle_dynamic: stop_confidence={value}"):
+        EagleDynamic(target, drafter, depth=2, width=2, num_nodes=2, stop_confidence=value)
+    with pytest.raises(UserError, match="prompt_lookup: num_draft_tokens=0"):
+        PromptLookup(num_draft_tokens=0)
