@@ -44,7 +44,7 @@ class Answer:
 
     Attributes:
         text: the answer, control tokens left out.
-        tau: tokens per target pass behind the first token (1.0 is standard decoding).
+        tau: tokens per target pass after the first token (1.0 is standard decoding).
         generation: token ids, accepted lengths and timings.
     """
 
@@ -66,7 +66,7 @@ def generate(
     proposer: Proposer | None = None,
     on_text: Callable[[int, str], None] | None = None,
 ) -> list[Answer]:
-    """Answer prompts as one batch, with exactly the target's own law.
+    """Answer prompts as one batch, with exactly the target's own distribution.
 
     Args:
         target: a loaded target, or a name that `load_target` knows.

@@ -90,7 +90,7 @@ class _Counts:
             index = place[row["question_id"]]
             lengths = row["accepted_lengths"], row["emitted_lengths"]
             accepted[index] += sum(row["accepted_lengths"])
-            # Nothing is judged behind a chain's end, whatever rows without a record leave open
+            # Nothing is judged after a chain's end, whatever rows without a record leave open
             judged[index] += sum(
                 min(length, row["depth"] or 0)
                 for length in judged_lengths(row.get("judged_lengths"), *lengths)
@@ -103,8 +103,8 @@ def _measured(ours: _Counts, plain: _Counts, weights: FloatArray) -> Row:
     speedup: Row = dict.fromkeys(("decode_speedup", "decode_speedup_low", "decode_speedup_high"))
     if np.isfinite([sums.decode_s, base.decode_s]).all():
         times = (base.decode_s, base.num_decoded), (sums.decode_s, sums.num_decoded)
-        (plain_s, plain_tokens), (own_s, own_tokens) = times
-        ratio = (plain_s.sum() / plain_tokens.sum()) / (own_s.sum() / own_tokens.sum())
+        (plain_s, plain_tokens), (own_s, bonus_tokens) = times
+        ratio = (plain_s.sum() / plain_tokens.sum()) / (own_s.sum() / bonus_tokens.sum())
         speedup = _named("decode_speedup", ratio, relative_interval(weights, *times))
     return (
         _ratio("acceptance", ours.accepted, ours.judged, weights)

@@ -4,7 +4,7 @@ A divergence is a *tie*, not a mismatch, where the target itself cannot tell the
 
     float32         at the first divergence both tokens' logits lie less than 1e-3 (`TIE_GAP`) below
                     the best one there (rounding differs with the number of tokens in a pass;
-                    `measure_noise` says how much in this run). Behind it the texts rightly differ.
+                    `measure_noise` says how much in this run). After it the texts rightly differ.
     half precision  rounding is coarser, so the rest of the method's output is teacher-forced
                     through the target: from the first divergence on, every token's logit lies
                     within 4 (`HALF_PRECISION_UNITS`) units in the last place of the best one there.
@@ -28,7 +28,7 @@ from eagle_lab.targets.target import Target
 TIE_GAP = 1e-3
 HALF_PRECISION_UNITS = 4
 Teacher = Callable[[list[int], list[int]], Tensor]
-"""(prompt, tokens) -> logits [len(tokens) + 1, V]: row i is the law of the i-th token."""
+"""(prompt, tokens) -> logits [len(tokens) + 1, V]: row i is the distribution of the i-th token."""
 
 DIVERGENCE_COLUMNS = (
     *("method", "depth", "width", "num_nodes", "question_id", "turn", "repeat"),
@@ -130,7 +130,7 @@ def _shortfalls(logits: Tensor, tokens: list[int]) -> tuple[Tensor, Tensor]:
 
 
 def teacher_of(target: Target) -> Teacher:
-    """Laws of `target` along a given text: the prompt, then all tokens in one pass."""
+    """Distributions of `target` along a given text: the prompt, then all tokens in one pass."""
 
     def teacher(prompt: list[int], tokens: list[int]) -> Tensor:
         cache = target.new_cache(1)

@@ -1,11 +1,11 @@
 """Acceptance without the target: known answers are drafted for again.
 
-A method whose children are chosen emits plain decoding's text at the same coins, at temperature 0
-and above (`verify.py`), so what its draft is worth can be told from that text and the target's
+A method whose children are chosen emits plain decoding's text at the same uniforms, at temperature
+0 and above (`verify.py`), so what its draft is worth can be told from that text and the target's
 features along it, both recorded once. A pass over a tree then costs two look-ups: the node at
 depth d of a row that has come to position p stands at p + d, where the answer goes on with a known
-token behind a known feature. Nodes off the answer get the same, which is wrong and never read:
-their parents are rejected. Children drawn at T > 0 would need the target's whole law.
+token after a known feature. Nodes off the answer get the same, which is wrong and never read:
+their parents are rejected. Children drawn at T > 0 would need the target's whole distribution.
 
 What stays is the drafter's own work, a tenth of the whole and less: sizes of a tree can be swept
 on whole question files. Accepted lengths are those of a real run up to ties of the arithmetic.
@@ -114,17 +114,19 @@ class Replay:
         return Scores(logits, self._features[:, : cache.max_length])
 
     def score(self, tree: DraftTree, cache: RowsCache) -> Scores:
-        """Logits [B, N, V] of a law that is sure of the answer's next token, and features.
+        """Logits [B, N, V] of a distribution that is sure of the answer's next token, and features.
 
         Raises:
             ValueError: the tree's children were drawn.
         """
         if tree.draft_probs is not None:
-            raise ValueError("drawn children cannot be replayed: they need the target's law")
+            raise ValueError(
+                "drawn children cannot be replayed: they need the target's distribution"
+            )
         return Scores(*self._at(cache, cache.lengths[:, None] + tree.depths))
 
     def _at(self, cache: RowsCache, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """What stands at `positions` [B, N]; behind the answer's end something is made up."""
+        """What stands at `positions` [B, N]; after the answer's end something is made up."""
         positions = positions.clamp(max=self._features.shape[1] - 1)
         rows = cache.rows[:, None]
         following = self._tokens[rows, positions + 1]

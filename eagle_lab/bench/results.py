@@ -61,7 +61,7 @@ class Conditions:
     seed: int
 
 
-def summarise(
+def summarize(
     method: Method,
     rows: Sequence[Row],
     vanilla: Sequence[Row],
@@ -107,7 +107,7 @@ def summarise(
     }
 
 
-def summarise_categories(
+def summarize_categories(
     method: Method, rows: Sequence[Row], vanilla: Sequence[Row], conditions: Conditions
 ) -> list[Row]:
     """Rows of summary_by_category.csv, one per category, in the order of the questions."""
@@ -241,7 +241,7 @@ class BenchResults:
 def evaluate(
     target: Target, methods: Sequence[Method], rows: Sequence[Row], settings: BenchSettings
 ) -> BenchResults:
-    """Summarise the rows of a bench; at temperature 0 also hold them against vanilla's,
+    """Summarize the rows of a bench; at temperature 0 also hold them against vanilla's,
     unless that is what they replayed."""
     conditions = Conditions(settings.batch_size, settings.sampling.temperature, settings.seed)
     by_method = {
@@ -260,7 +260,7 @@ def evaluate(
                 rates[method.key] = report.rate
                 divergences += report.divergences
     summary = [
-        summarise(
+        summarize(
             method,
             by_method[method.key],
             vanilla,
@@ -274,7 +274,7 @@ def evaluate(
         by_category=[
             row
             for method in methods
-            for row in summarise_categories(method, by_method[method.key], vanilla, conditions)
+            for row in summarize_categories(method, by_method[method.key], vanilla, conditions)
         ],
         divergences=divergences,
         noise=noise,

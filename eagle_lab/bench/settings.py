@@ -22,12 +22,12 @@ class BenchSettings:
     Attributes:
         turns: turns asked of each question, of those it has.
         max_new_tokens: longest answer.
-        sampling: the law answers are drawn from.
+        sampling: the distribution answers are drawn from.
         batch_size: turns decoded side by side.
-        repeats: times everything is asked; each repeat has its own coins.
-        timing: measure time (warm-up, synchronised clock) or leave all times empty.
+        repeats: times everything is asked; each repeat has its own uniforms.
+        timing: measure time (warm-up, synchronized clock) or leave all times empty.
         warmup: passes per method before the first measurement, each with a longer prompt.
-        seed: of the coins and of the bootstrap.
+        seed: of the uniforms and of the bootstrap.
         record_confidence: note how confident the drafter was of what the target judged.
         replay: let the target answer once and replay its answers to the methods (`replay.py`).
 
@@ -133,7 +133,7 @@ def check_prompts(
     A later turn is taken at its longest, with full answers to the turns before it.
 
     Args:
-        num_columns: columns of the largest draft tree, kept free behind the answer.
+        num_columns: columns of the largest draft tree, kept free after the answer.
 
     Returns:
         Most tokens that a prompt and its answer may come to.

@@ -5,7 +5,7 @@ Knows the keys of the rows, not where they come from. What is counted:
     tokens     what was emitted: the prefill's first token and EOS included, nothing behind EOS
                or the length limit
     cycles     draft-and-verify passes; the last one counts, with the tokens it really emitted
-    tau        tokens behind the first one / cycles (vanilla is exactly 1)
+    tau        tokens after the first one / cycles (vanilla is exactly 1)
     seconds    a row's share of its batch's time, by the tokens it emitted
 
 At batch size 1 a row's time is its own. The rows of a larger batch share one clock; intervals
@@ -100,7 +100,7 @@ def depth_counts(
     Args:
         accepted: drafted tokens accepted in each cycle.
         judged: tokens judged in each cycle: the accepted ones, and the rejected one if there is
-            one. Where the draft ended behind the accepted tokens, or the text did, the next token
+            one. Where the draft ended after the accepted tokens, or the text did, the next token
             was never on trial: it leaves the count instead of being a rejection.
 
     Three cycles accept 2, 0 and 1; the last one's draft had but one token:
@@ -151,7 +151,7 @@ def cumulative_from_lengths(
 
 
 def running_product(rates: ArrayLike) -> FloatArray:
-    """Products of the first n of `rates` along the last axis; 0 behind a 0, NaN behind a NaN."""
+    """Products of the first n of `rates` along the last axis; 0 after a 0, NaN after a NaN."""
     values = np.asarray(rates, dtype=np.float64)
     ended = np.logical_or.accumulate(values == 0, axis=-1)
     return np.where(ended, 0.0, np.cumprod(values, axis=-1))
@@ -295,7 +295,7 @@ def tau_of(row: Row) -> float | None:
 def judged_lengths(recorded: object, accepted: Sequence[int], emitted: Sequence[int]) -> list[int]:
     """Drafted tokens judged in each cycle: `recorded`, the row's own, if it is a list.
 
-    Rows of older files have none. Their drafts are taken to have gone on behind the accepted
+    Rows of older files have none. Their drafts are taken to have continued after the accepted
     tokens wherever the text did, which makes a rejection of every draft that ended there.
     """
     if isinstance(recorded, list):

@@ -1,8 +1,9 @@
 """Which conversations are answered together, and in which order: a pure function of its inputs.
 
 Prompts are taken in windows of eight batches. Inside a window those with equally many turns and the
-same sampling law are sorted by length and split evenly, so little is padded; the window's batches
-then come in random order, so that a capture that stops early is no selection of short prompts.
+same sampling distribution are sorted by length and split evenly, so little is padded; the window's
+batches then come in random order, so that a capture that stops early is no selection of short
+prompts.
 
 Documents laid end to end in flat batches, and the order batches come in.
 
@@ -37,7 +38,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class Batch(Generic[Item]):
-    """Conversations answered together, all with the same sampling law."""
+    """Conversations answered together, all with the same sampling distribution."""
 
     items: tuple[Item, ...]
     sampled: bool = False

@@ -1,7 +1,7 @@
 """Capture: the target answers prompts in large batches, and its features land in a store.
 
 Every batch of the plan becomes one shard, in a fixed order, and a batch's content depends on
-nothing that ran before it: a capture that was killed goes on behind its last whole shard and ends
+nothing that ran before it: a capture that was killed continues after its last whole shard and ends
 with the same bytes. Features come out of the decoding pass itself and cost nothing extra.
 
     answer = AnswerQuestions(target, template, settings)
@@ -13,7 +13,7 @@ Shapes: B conversations of a batch, T tokens of one of them, F feature width.
 
 Prompts that the target writes itself: given the header of a user message, it writes the rest.
 
-Such prompts lie where the target's own training put them, with no list of topics behind them
+Such prompts lie where the target's own training put them, with no list of topics after them
 (Xu et al. 2024, "Magpie", section 2.1). Texts that are cut off, too short, said before or not
 printable are left out, and so is every turn of the builtin bench questions.
 
@@ -61,11 +61,11 @@ def self_written_prompts(
 
     Args:
         target: an instruct model.
-        seed: of the coins.
-        after: the sequence so far, to go on behind it.
+        seed: of the uniforms.
+        after: the sequence so far, to continue after it.
         batch_size: texts written at the same time.
         max_new_tokens: a longer text counts as cut off.
-        sampling: the law of the texts; greedy would write the same one for ever.
+        sampling: the distribution of the texts; greedy would write the same one for ever.
 
     Raises:
         UserError: the target writes nothing usable for a long while.
@@ -123,8 +123,8 @@ class CaptureSettings:
         batch_size: most conversations of a batch, and so of a shard.
         max_new_tokens: most tokens of one answer.
         sampled_share: share of the conversations answered with `sampling`, the others greedily.
-        sampling: the law of those.
-        seed: of the choice of those conversations, of their coins and of the order of batches.
+        sampling: the distribution of those.
+        seed: of the choice of those conversations, of their uniforms and of the order of batches.
         max_prompt_tokens: conversations whose first prompt is longer are left out; None leaves out
             those alone that do not fit the context.
     """
@@ -154,15 +154,15 @@ def capture(
     on_tokens: OnTokens = lambda num: None,
     on_shard: Callable[[], None] = lambda: None,
 ) -> None:
-    """Fill a store, one shard per batch, behind what it already holds.
+    """Fill a store, one shard per batch, after what it already holds.
 
     Args:
         answer: gives a batch's conversations, all of them.
         batches: of the whole capture, from the first one on.
         writer: of the store.
-        max_tokens: end behind the batch that brings the assistant's tokens to this number.
+        max_tokens: end after the batch that brings the assistant's tokens to this number.
         on_tokens: told how many new answer tokens there are, as they come.
-        on_shard: called behind each shard.
+        on_shard: called after each shard.
     """
 
     def enough() -> bool:
@@ -195,8 +195,8 @@ class AnswerQuestions:
             return (length, len(question.turns)) if short and self._fits(length) else None
 
         def is_sampled(question: Question) -> bool:
-            coin = row_key(settings.seed, question.question_id, -1, 0) / 2.0**64
-            return coin < settings.sampled_share
+            uniform = row_key(settings.seed, question.question_id, -1, 0) / 2.0**64
+            return uniform < settings.sampled_share
 
         order = (settings.batch_size, settings.seed, first_window)
         return BatchPlan(questions, measure, is_sampled, *order)

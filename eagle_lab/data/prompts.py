@@ -66,7 +66,7 @@ def builtin_prompts() -> dict[str, Path]:
 
 
 def prompt_path(source: str | Path, also: Iterable[str] = ()) -> Path:
-    """The file behind a builtin name or a path; UserError if there is none.
+    """The file after a builtin name or a path; UserError if there is none.
 
     `also` are names that the caller knows beside the files; the error lists them.
     """

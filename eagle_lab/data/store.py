@@ -18,8 +18,8 @@ Shapes: T tokens of a conversation, F feature width. Knows nothing of models.
 
 Writes a feature store (see store.py) shard by shard, across interruptions.
 
-Until a store is whole its index is `index.json.partial`, rewritten behind each shard; a writer on
-the same folder goes on behind the last whole shard. Knows nothing of models.
+Until a store is whole its index is `index.json.partial`, rewritten after each shard; a writer on
+the same folder continues after the last whole shard. Knows nothing of models.
 
 Several feature stores read as one: captures of several prompt sources, processes or machines.
 
@@ -266,7 +266,7 @@ class StoreWriter:
             self._resume(read_index(earlier), fingerprint)
 
     def _resume(self, earlier: dict[str, Any], fingerprint: Fingerprint) -> None:
-        """Take over what is there; a torn shard and all behind it are written again."""
+        """Take over what is there; a torn shard and all after it are written again."""
         fingerprint.check_equal(earlier["fingerprint_parts"], f"the store in '{self.folder}'")
         if self.finished:
             self.index = earlier

@@ -67,7 +67,7 @@ class DraftTree:
         depths: [B, N] distance from the root.
         ancestors: [B, N, N] ancestor-or-self, see `ancestors_of`.
         max_depth: upper bound of the candidates' depths, known without a look at the device.
-        draft_probs: [B, N, V] law from which the children of each node were drawn without
+        draft_probs: [B, N, V] distribution from which the children of each node were drawn without
             replacement, in the order of their columns; None if children were chosen (top-k,
             copies), which makes each proposal a point mass.
         scores: [B, N] the drafter's log-probability of the path to each node, 0 at the root; None
@@ -127,17 +127,17 @@ class DraftTree:
         counts: Tensor | None = None,
         draft_probs: Tensor | None = None,
     ) -> DraftTree:
-        """One branch per row: `drafts` [B, G] behind `roots` [B].
+        """One branch per row: `drafts` [B, G] after `roots` [B].
 
         `counts` [B] says how many of a row's drafts are real (all by default); `draft_probs`
-        [B, G, V] are the laws they were drawn from.
+        [B, G, V] are the distributions they were drawn from.
         """
         batch, num_drafts = drafts.shape
         tokens = torch.cat([roots[:, None], drafts], dim=1)
         columns = torch.arange(num_drafts + 1, device=drafts.device)
         parents = (columns - 1).clamp(min=0).expand(batch, -1)
         valid = None if counts is None else columns[None] <= counts[:, None]
-        if draft_probs is not None:  # the last node has no children, its law is never read
+        if draft_probs is not None:  # the last node has no children, its distribution is never read
             draft_probs = torch.cat([draft_probs, draft_probs[:, -1:]], dim=1)
         return cls.build(
             tokens, parents, max_depth=num_drafts, valid=valid, draft_probs=draft_probs
@@ -149,7 +149,7 @@ class DraftTree:
 
         Args:
             roots: [B].
-            branches: for each row, token lists that all start behind the root; none for an
+            branches: for each row, token lists that all start after the root; none for an
                 empty draft.
         """
         rows = [_trie(row) for row in branches]
@@ -171,7 +171,7 @@ class DraftTree:
         return self.tokens.shape[1]
 
     def confidences(self) -> Tensor | None:
-        """[B, N] the drafter's probability of each node behind its parent; None without scores."""
+        """[B, N] the drafter's probability of each node after its parent; None without scores."""
         if self.scores is None:
             return None
         return (self.scores - self.scores.gather(1, self.parents)).exp()

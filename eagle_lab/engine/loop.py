@@ -1,7 +1,7 @@
 """The loop that serves every method: propose, score, verify, keep, observe.
 
 It knows no method: what a method is lies in its proposer, and what text comes out follows from
-the target and the sampling law alone.
+the target and the sampling distribution alone.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from eagle_lab.engine.clock import Laps
 from eagle_lab.engine.draft_tree import DraftTree, Scores
 from eagle_lab.engine.proposer import Context, Proposer
 from eagle_lab.engine.record import CycleTime, Generation, Outcome, Record
-from eagle_lab.engine.sampling import Coins, Sampling, row_key
+from eagle_lab.engine.sampling import Sampling, Uniforms, row_key
 from eagle_lab.engine.verify import verify
 from eagle_lab.errors import UserError
 
@@ -64,12 +64,12 @@ def decode(
     """Generate for a batch of prompts; returns one `Generation` per prompt, in order.
 
     Args:
-        target: the model whose law the text follows.
+        target: the model whose distribution the text follows.
         proposer: the method.
         prompts: token ids, one list per row.
-        sampling: the law, greedy by default.
+        sampling: the distribution, greedy by default.
         max_new_tokens: exactly this many tokens unless an end-of-sequence id comes first.
-        row_keys: a key per row for its coins, made by `sampling.row_key`; by default from the
+        row_keys: a key per row for its uniforms, made by `sampling.row_key`; by default from the
             row's index.
         on_tokens: called with (row, new tokens) as they arrive.
         keep_features: also return the target's features.
@@ -92,7 +92,7 @@ def decode(
         roots=torch.zeros(len(prompts), dtype=torch.long, device=target.device),
         cache=target.new_cache(len(prompts)),
         sampling=sampling or Sampling(),
-        coins=Coins(row_keys, target.device),
+        uniforms=Uniforms(row_keys, target.device),
     )
     _begin(target, proposer, context, record)
     laps.end()
@@ -105,9 +105,9 @@ def _begin(target: Scorer, proposer: Proposer, context: Context, record: Record)
     """Read the prompts and add the first token: the target's own, on an empty tree."""
     scores = target.prefill(context.tokens, context.cache)
     tree = DraftTree.root_only(context.roots)
-    acceptance = verify(tree, scores.logits, context.sampling, context.verify_coins(tree))
+    acceptance = verify(tree, scores.logits, context.sampling, context.verify_uniforms(tree))
     outcome = Outcome.fetch(tree, acceptance)
-    context.append(outcome.new_tokens, acceptance.own_token)
+    context.append(outcome.new_tokens, acceptance.bonus_token)
     record.keep_prompt_features(scores.features)
 
     going_on = record.emit_first(outcome.new_tokens)
@@ -127,7 +127,7 @@ def _cycle(
     scores = target.score(tree, context.cache)
     laps.end()
 
-    acceptance = verify(tree, scores.logits, context.sampling, context.verify_coins(tree))
+    acceptance = verify(tree, scores.logits, context.sampling, context.verify_uniforms(tree))
     outcome = Outcome.fetch(tree, acceptance)
     context.keep(acceptance, outcome)
     record.keep(tree, scores, acceptance, outcome)

@@ -2,7 +2,7 @@
 
 The loop calls, in this order,
 
-    begin(context, features)                  once, behind the prefill
+    begin(context, features)                  once, after the prefill
     propose(context) -> DraftTree             every cycle
     select(rows)                              whenever rows finish
     observe(context, acceptance, scores)      after every cycle, for the rows that go on
@@ -22,8 +22,8 @@ from torch import Tensor
 
 from eagle_lab.engine.draft_tree import DraftTree, Scores
 from eagle_lab.engine.record import Outcome
-from eagle_lab.engine.sampling import Coins, Sampling
-from eagle_lab.engine.verify import Acceptance, VerifyCoins
+from eagle_lab.engine.sampling import Sampling, Uniforms
+from eagle_lab.engine.verify import Acceptance, VerifyUniforms
 
 if TYPE_CHECKING:
     from eagle_lab.targets.cache import TreeCache
@@ -37,15 +37,15 @@ class Context:
         tokens: prompt and emitted tokens of each row; the last one is the root.
         roots: [B] the last emitted tokens, not yet in the cache.
         cache: the target's cache; `cache.lengths` [B] are the roots' positions.
-        sampling: the law.
-        coins: the rows' coins.
+        sampling: the distribution.
+        uniforms: the rows' uniforms.
     """
 
     tokens: list[list[int]]
     roots: Tensor
     cache: TreeCache
     sampling: Sampling
-    coins: Coins
+    uniforms: Uniforms
 
     @property
     def root_positions(self) -> Tensor:
@@ -58,15 +58,15 @@ class Context:
             row.extend(tokens)
         self.roots = roots
 
-    def verify_coins(self, tree: DraftTree) -> VerifyCoins | None:
-        """The coins that verifying `tree` needs: none for greedy decoding."""
+    def verify_uniforms(self, tree: DraftTree) -> VerifyUniforms | None:
+        """The uniforms that verifying `tree` needs: none for greedy decoding."""
         if self.sampling.greedy:
             return None
-        return VerifyCoins.toss(self.coins, tree, self.root_positions)
+        return VerifyUniforms.toss(self.uniforms, tree, self.root_positions)
 
     def keep(self, acceptance: Acceptance, outcome: Outcome) -> None:
         """Commit a cycle: its tokens, and in the cache the old roots and the accepted nodes."""
-        self.append(outcome.new_tokens, acceptance.own_token)
+        self.append(outcome.new_tokens, acceptance.bonus_token)
         self.cache.keep(
             acceptance.path,
             acceptance.num_accepted + 1,
@@ -80,7 +80,7 @@ class Context:
         self.tokens = [self.tokens[row] for row in rows]
         self.roots = self.roots[index]
         self.cache.select(rows)
-        self.coins = self.coins.select(rows)
+        self.uniforms = self.uniforms.select(rows)
 
 
 class Proposer(ABC):
@@ -96,7 +96,7 @@ class Proposer(ABC):
         context_length: most tokens of a text that what drafts can read, a draft included; None
             where only the target's own context counts.
         draws_children: whether children are drawn at T > 0, so that judging them needs the
-            target's whole law; a replay of known answers has none.
+            target's whole distribution; a replay of known answers has none.
         reads_all_scores: whether `observe` reads scores of nodes that were not accepted; a replay
             has none.
         remembers_answers: whether drafts depend on earlier batches, so that no decoding can be

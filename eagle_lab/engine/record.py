@@ -1,7 +1,7 @@
 """The record of a decode: it fills the generations of a batch cycle by cycle.
 
 Output is cut here, at the first end-of-sequence id and at the token limit, before anything else
-sees it: tokens behind the cut are not output, not counted and not timed.
+sees it: tokens after the cut are not output, not counted and not timed.
 
 What a row of a batch produced.
 
@@ -9,12 +9,12 @@ What the host must know of a cycle, fetched from the device at once.
 
 Every look of the host at a value on a GPU waits until all that was launched before has run. One is
 needed in each cycle, for the tokens themselves; everything else the loop wants to know then comes
-along, and the rest it knows already: as much text as there is, so much is in the caches. Coins
+along, and the rest it knows already: as much text as there is, so much is in the caches. Uniforms
 need none either: the host makes them from the lengths of the texts.
 
-More looks are taken by the top-p law (how many tokens reach it), by drafts whose length follows
-what was accepted or how probable they are, by draft models (what they have read), and by copies
-grafted onto a drafted tree.
+More looks are taken by the top-p distribution (how many tokens reach it), by drafts whose length
+follows what was accepted or how probable they are, by draft models (what they have read), and by
+copies grafted onto a drafted tree.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Generation:
             last one if there is any.
         accepted_lengths: drafted tokens accepted and emitted, per cycle.
         judged_lengths: drafted tokens on the text's way that the target judged, per cycle: the
-            accepted ones, and one more where both draft and text went on behind them.
+            accepted ones, and one more where both draft and text continued after them.
         emitted_lengths: tokens emitted per cycle, the target's own included; their mean is tau.
         num_drafted: drafted nodes verified, summed over the cycles.
         prefill_s: seconds of the batch's prefill, the proposer's own and the first token included.
@@ -51,7 +51,7 @@ class Generation:
         finished_by: "eos" or "length".
         features: [T, F] target features of all tokens but the last, if they were asked for.
         draft_confidences: if they were asked for, the drafter's probability of each drafted token
-            that the target judged, behind its parent: tokens whose parent was accepted and whose
+            that the target judged, after its parent: tokens whose parent was accepted and whose
             place the text reached, cycle by cycle.
         draft_accepted: 1 for each of them that was accepted, 0 for the others.
     """
@@ -81,7 +81,7 @@ class Outcome:
         new_tokens: of each row, the accepted ones and the target's own.
         num_nodes: nodes verified in each row.
         num_judged: of each row, drafted tokens on the text's way that were judged: the accepted
-            ones, and one more if the draft went on behind them.
+            ones, and one more if the draft continued after them.
         moved: whether any row keeps a node that does not follow the one kept before it.
     """
 
@@ -221,7 +221,7 @@ class Record:
     ) -> None:
         """Store confidence and fate of every node that was judged, of the rows under way.
 
-        Behind a cut nothing was judged; a tree without scores has no
+        After a cut nothing was judged; a tree without scores has no
         confidences.
         """
         confidences = tree.confidences() if self._keep_confidences else None

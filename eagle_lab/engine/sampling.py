@@ -1,7 +1,7 @@
-"""Sampling laws and the coins that decide them.
+"""Sampling distributions and the uniforms that decide them.
 
-A law turns logits into probabilities (temperature, then top-k, then top-p, the order of
-Hugging Face's logits processors). A coin is a uniform number in [0, 1) that depends only on
+A distribution turns logits into probabilities (temperature, then top-k, then top-p, the order of
+Hugging Face's logits processors). A uniform is a uniform number in [0, 1) that depends only on
 (row key, position, purpose, slot): a row's text does not change with its neighbours, the batch
 size or the device. Knows no tree and no model.
 """
@@ -22,7 +22,7 @@ from eagle_lab.errors import UserError
 
 @dataclass(frozen=True)
 class Sampling:
-    """A sampling law.
+    """A sampling distribution.
 
     Attributes:
         temperature: 0 is greedy (argmax, the first index wins ties).
@@ -47,11 +47,11 @@ class Sampling:
 
     @property
     def greedy(self) -> bool:
-        """Whether the law is the argmax."""
+        """Whether the distribution is the argmax."""
         return self.temperature == 0
 
     def probs(self, logits: Tensor) -> Tensor:
-        """Law of the next token, float32 [..., V]; one-hot at temperature 0."""
+        """Distribution of the next token, float32 [..., V]; one-hot at temperature 0."""
         logits = logits.float()
         if self.greedy:
             return torch.zeros_like(logits).scatter_(-1, logits.argmax(-1, keepdim=True), 1.0)
@@ -67,7 +67,7 @@ class Sampling:
 
 
 def _nucleus(probs: Tensor, top_p: float, num_sorted: int = 4096) -> Tensor:
-    """The law of the smallest set of tokens whose mass reaches `top_p` [..., V].
+    """The distribution of the smallest set of tokens whose mass reaches `top_p` [..., V].
 
     Of equal tokens at its edge those with the lower index belong to it. Only the `num_sorted` most
     probable tokens are sorted unless the set is larger.
@@ -87,34 +87,34 @@ def _nucleus(probs: Tensor, top_p: float, num_sorted: int = 4096) -> Tensor:
     return probs / probs.sum(-1, keepdim=True)
 
 
-def draw(probs: Tensor, coins: Tensor) -> Tensor:
-    """Tokens [...] drawn from `probs` [..., V] by inverse CDF with `coins` [...].
+def draw(probs: Tensor, uniforms: Tensor) -> Tensor:
+    """Tokens [...] drawn from `probs` [..., V] by inverse CDF with `uniforms` [...].
 
-    A token of probability 0 is not returned, not even for a coin of exactly 0 or next to 1, as
+    A token of probability 0 is not returned, not even for a uniform of exactly 0 or next to 1, as
     long as the running sum never falls (a parallel sum on a GPU may, by its rounding). `probs`
     need not sum to 1.
     """
     cdf = probs.double().cumsum(-1)
     total = cdf[..., -1:].contiguous()
-    index = torch.searchsorted(cdf, coins.to(cdf)[..., None] * total, right=True)
+    index = torch.searchsorted(cdf, uniforms.to(cdf)[..., None] * total, right=True)
     last_positive = torch.searchsorted(cdf, total)
     return torch.minimum(index, last_positive)[..., 0]
 
 
-def draw_without_replacement(probs: Tensor, coins: Tensor) -> tuple[Tensor, Tensor]:
+def draw_without_replacement(probs: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
     """Distinct tokens drawn one after the other.
 
     Args:
-        probs: [..., V] law of the first draw; later ones are renormalised without the earlier.
-        coins: [..., K] one for each draw.
+        probs: [..., V] distribution of the first draw; later ones are renormalized without the
+        earlier. uniforms: [..., K] one for each draw.
 
     Returns:
         Tokens [..., K], and [..., K] whether there was mass left to draw from.
     """
     remaining = probs.clone()
     drawn, possible = [], []
-    for coin in coins.unbind(-1):
-        token = draw(remaining, coin)[..., None]
+    for uniform in uniforms.unbind(-1):
+        token = draw(remaining, uniform)[..., None]
         drawn.append(token)
         possible.append(remaining.gather(-1, token) > 0)
         remaining.scatter_(-1, token, 0.0)
@@ -122,7 +122,7 @@ def draw_without_replacement(probs: Tensor, coins: Tensor) -> tuple[Tensor, Tens
 
 
 class Purpose(IntEnum):
-    """What a coin decides; coins of different purposes are independent."""
+    """What a uniform decides; uniforms of different purposes are independent."""
 
     TARGET = 0
     DRAFT = 1
@@ -141,32 +141,32 @@ def _mix(state: np.ndarray) -> np.ndarray:
 
 
 def row_key(seed: int, question_id: object, turn: int, repeat: int) -> int:
-    """Key of a row's coins: 64 bits that depend on all four arguments."""
+    """Key of a row's uniforms: 64 bits that depend on all four arguments."""
     text = f"{seed}\x1f{question_id}\x1f{turn}\x1f{repeat}".encode()
     return int.from_bytes(hashlib.sha256(text).digest()[:8], "little")
 
 
-class Coins:
-    """Coins of a batch of rows, one key per row; equal keys toss equal coins.
+class Uniforms:
+    """Uniforms of a batch of rows, one key per row; equal keys toss equal uniforms.
 
     Args:
         row_keys: see `row_key`.
-        device: where the coins are wanted.
+        device: where the uniforms are wanted.
     """
 
     def __init__(self, row_keys: Sequence[int] | np.ndarray, device: torch.device | None = None):
         self.keys = np.asarray(row_keys, dtype=np.uint64)
         self.device = device or torch.device("cpu")
 
-    def select(self, rows: Sequence[int]) -> Coins:
-        """Coins of the chosen rows."""
-        return Coins(self.keys[np.asarray(rows, dtype=np.int64)], self.device)
+    def select(self, rows: Sequence[int]) -> Uniforms:
+        """Uniforms of the chosen rows."""
+        return Uniforms(self.keys[np.asarray(rows, dtype=np.int64)], self.device)
 
     def toss(self, positions: Tensor, purpose: Purpose, count: int = 1) -> Tensor:
         """Uniform numbers [B, P, count], float64.
 
-        `positions` [B, P] are the places in their rows of the tokens that the coins decide. They
-        are on the host, where coins are made: tossing does not wait for the device.
+        `positions` [B, P] are the places in their rows of the tokens that the uniforms decide. They
+        are on the host, where uniforms are made: tossing does not wait for the device.
         """
         places = positions.numpy().astype(np.uint64)
         state = _mix(_mix(self.keys)[:, None] + np.uint64(int(purpose)))

@@ -72,7 +72,7 @@ def expand(log_probs: Tensor, tokens: Tensor, path_scores: Tensor, parents: Tens
     """The best children of each frontier node as a level.
 
     Args:
-        log_probs: [B, K, W] log-probabilities of the children behind their parents.
+        log_probs: [B, K, W] log-probabilities of the children after their parents.
         tokens: [B, K, W] the children.
         path_scores: [B, K] scores of the frontier nodes.
         parents: [B, K] their pool index plus one (0 for the root).
@@ -100,7 +100,7 @@ def rerank(roots: Tensor, levels: list[Level], num_nodes: int) -> DraftTree:
     parents = torch.cat([root, *(level.parents for level in levels)], dim=1)
     kept = best_of(scores, num_nodes + 1)  # [B, N]
     scores = scores.gather(1, kept)
-    width = levels[0].tokens.shape[1]  # behind the root's, every `width` entries share a parent
+    width = levels[0].tokens.shape[1]  # after the root's, every `width` entries share a parent
     parents = parents.gather(1, (kept + (width - 1)) // width)
     return DraftTree.build(
         tokens.gather(1, kept),

@@ -117,7 +117,7 @@ def graft(tree: DraftTree, branch: Tensor, counts: Tensor) -> DraftTree:
 
     Args:
         tree: siblings distinct.
-        branch: [B, G] tokens behind the root.
+        branch: [B, G] tokens after the root.
         counts: [B] how many of them are real.
 
     Raises:

@@ -1,18 +1,20 @@
 """Which drafted tokens the target keeps, and the token it adds itself.
 
-`verify` is pure: a tree, the target's logits at every node, a sampling law and coins go in, the
-accepted path and the next token come out. Three cases:
+`verify` is pure: a tree, the target's logits at every node, a sampling distribution and uniforms
+go in, the accepted path and the next token come out. Three cases:
 
 - greedy: the target decides its own token at each node by argmax, and the nodes that agree with it
   all the way from the root are kept.
-- sampling with chosen children (top-k, copies: point-mass proposals): the same with a coin for each
+- sampling with chosen children (top-k, copies: point-mass proposals): the same with a uniform for
+each
   depth; a walk draws at the nodes it comes to. Accepting a chosen child x this way has probability
-  p(x) and what is left is the target's law without the rejected children, the recursive rule for
-  point masses. At the same coins the text is the one that plain decoding would have drawn.
+  p(x) and what is left is the target's distribution without the rejected children, the recursive
+  rule for point masses. At the same uniforms the text is the one that plain decoding would have
+  drawn.
 - sampling with drawn children (`draft_probs`): accept with min(1, p(x) / q(x)), else go on with
-  norm(max(0, p - q)) and the next sibling, whose law is q without the earlier ones, renormalised
-  (Leviathan et al. 2211.17192, algorithm 1; siblings drawn without replacement: recursive rejection
-  sampling, Jeon et al. 2402.14160).
+  norm(max(0, p - q)) and the next sibling, whose distribution is q without the earlier ones,
+  renormalized (Leviathan et al. 2211.17192, algorithm 1; siblings drawn without replacement:
+  recursive rejection sampling, Jeon et al. 2402.14160).
 
 Shapes: B rows, N columns, V vocabulary, A path length (max_depth + 1).
 """
@@ -26,7 +28,7 @@ import torch
 from torch import Tensor
 
 from eagle_lab.engine.draft_tree import DraftTree
-from eagle_lab.engine.sampling import Coins, Purpose, Sampling, draw
+from eagle_lab.engine.sampling import Purpose, Sampling, Uniforms, draw
 
 
 @dataclass
@@ -34,7 +36,7 @@ class Acceptance:
     """Outcome of one verification.
 
     Attributes:
-        path: [B, A] columns of the root and the accepted nodes, in order; zeros behind them.
+        path: [B, A] columns of the root and the accepted nodes, in order; zeros after them.
         num_accepted: [B] accepted drafted tokens, the root not counted.
         tokens: [B, A] accepted drafted tokens, then the target's own; the rest is meaningless.
     """
@@ -45,17 +47,17 @@ class Acceptance:
 
     @classmethod
     def along(
-        cls, tree: DraftTree, path: Tensor, num_accepted: Tensor, own_token: Tensor
+        cls, tree: DraftTree, path: Tensor, num_accepted: Tensor, bonus_token: Tensor
     ) -> Acceptance:
-        """Outcome of keeping `path` of `tree` and adding the target's `own_token` [B]."""
+        """Outcome of keeping `path` of `tree` and adding the target's `bonus_token` [B]."""
         drafted = tree.tokens.gather(1, path[:, 1:])
-        tokens = torch.cat([drafted, own_token[:, None]], dim=1)
-        tokens.scatter_(1, num_accepted[:, None], own_token[:, None])
+        tokens = torch.cat([drafted, bonus_token[:, None]], dim=1)
+        tokens.scatter_(1, num_accepted[:, None], bonus_token[:, None])
         return cls(path, num_accepted, tokens)
 
     @property
-    def own_token(self) -> Tensor:
-        """[B] the target's own token behind the path, the next tree's root."""
+    def bonus_token(self) -> Tensor:
+        """[B] the bonus token after the path, the next tree's root."""
         return self.tokens.gather(1, self.num_accepted[:, None])[:, 0]
 
     def select(self, rows: Sequence[int]) -> Acceptance:
@@ -65,11 +67,11 @@ class Acceptance:
 
 
 @dataclass
-class VerifyCoins:
+class VerifyUniforms:
     """Uniform numbers in [0, 1) for one verification.
 
     Attributes:
-        target: [B, A] decides the target's own token behind a path of each depth.
+        target: [B, A] decides the bonus token after a path of each depth.
         accept: [B, N] decides the acceptance of each drawn node.
     """
 
@@ -77,29 +79,29 @@ class VerifyCoins:
     accept: Tensor
 
     @classmethod
-    def toss(cls, coins: Coins, tree: DraftTree, root_positions: Tensor) -> VerifyCoins:
-        """Coins for `tree`; `root_positions` [B], on the host, are those of `Context`."""
+    def toss(cls, uniforms: Uniforms, tree: DraftTree, root_positions: Tensor) -> VerifyUniforms:
+        """Uniforms for `tree`; `root_positions` [B], on the host, are those of `Context`."""
         steps = torch.arange(tree.max_depth + 1)
         places = root_positions[:, None] + 1 + steps
-        target = coins.toss(places, Purpose.TARGET)[..., 0]
-        accept = coins.toss(root_positions[:, None], Purpose.ACCEPT, tree.num_columns)[:, 0]
+        target = uniforms.toss(places, Purpose.TARGET)[..., 0]
+        accept = uniforms.toss(root_positions[:, None], Purpose.ACCEPT, tree.num_columns)[:, 0]
         return cls(target, accept)
 
 
 def verify(
-    tree: DraftTree, logits: Tensor, sampling: Sampling, coins: VerifyCoins | None = None
+    tree: DraftTree, logits: Tensor, sampling: Sampling, uniforms: VerifyUniforms | None = None
 ) -> Acceptance:
-    """Accept a path of `tree` under the law that `sampling` makes of `logits` [B, N, V].
+    """Accept a path of `tree` under the distribution that `sampling` makes of `logits` [B, N, V].
 
-    `coins` may be None for greedy decoding.
+    `uniforms` may be None for greedy decoding.
     """
     if sampling.greedy:
         return _keep_agreeing(tree, _argmax(logits))
-    if coins is None:
-        raise ValueError("sampling needs coins")
+    if uniforms is None:
+        raise ValueError("sampling needs uniforms")
     if tree.draft_probs is None:
-        return _follow_target(tree, logits, sampling, coins)
-    return _reject_drawn(tree, sampling.probs(logits), tree.draft_probs, coins)
+        return _follow_target(tree, logits, sampling, uniforms)
+    return _reject_drawn(tree, sampling.probs(logits), tree.draft_probs, uniforms)
 
 
 def _argmax(logits: Tensor) -> Tensor:
@@ -110,7 +112,7 @@ def _argmax(logits: Tensor) -> Tensor:
 
 
 def _keep_agreeing(tree: DraftTree, target_tokens: Tensor) -> Acceptance:
-    """Keep every node that, like all its ancestors, is the target's own token behind its parent.
+    """Keep every node that, like all its ancestors, is the bonus token after its parent.
 
     Siblings are distinct, so these nodes are one path. `target_tokens` [B, N].
     """
@@ -121,33 +123,33 @@ def _keep_agreeing(tree: DraftTree, target_tokens: Tensor) -> Acceptance:
     columns = kept * torch.arange(tree.num_columns, device=kept.device)
     path = columns.new_zeros(len(kept), tree.max_depth + 1)
     path.scatter_add_(1, tree.depths.clamp(max=tree.max_depth), columns)
-    own_token = target_tokens.gather(1, path.gather(1, num_accepted[:, None]))
-    return Acceptance.along(tree, path, num_accepted, own_token[:, 0])
+    bonus_token = target_tokens.gather(1, path.gather(1, num_accepted[:, None]))
+    return Acceptance.along(tree, path, num_accepted, bonus_token[:, 0])
 
 
 def _follow_target(
-    tree: DraftTree, logits: Tensor, sampling: Sampling, coins: VerifyCoins
+    tree: DraftTree, logits: Tensor, sampling: Sampling, uniforms: VerifyUniforms
 ) -> Acceptance:
-    """Draw the target's own token and follow the child that equals it, until there is none."""
+    """Draw the bonus token and follow the child that equals it, until there is none."""
     rows = torch.arange(len(tree.tokens), device=tree.tokens.device)
     node = torch.zeros_like(rows)
-    num_accepted, own_token = torch.zeros_like(node), torch.zeros_like(node)
+    num_accepted, bonus_token = torch.zeros_like(node), torch.zeros_like(node)
     walking = torch.ones_like(node, dtype=torch.bool)
     path = [node]
     for depth in range(tree.max_depth + 1):
-        token = draw(sampling.probs(logits[rows, node]), coins.target[:, depth])
-        own_token = torch.where(walking, token, own_token)
+        token = draw(sampling.probs(logits[rows, node]), uniforms.target[:, depth])
+        bonus_token = torch.where(walking, token, bonus_token)
         children = tree.candidates & (tree.parents == node[:, None])
         match = children & (tree.tokens == token[:, None])
         walking = walking & match.any(1)
         node = torch.where(walking, match.int().argmax(1), node)
         num_accepted = num_accepted + walking
         path.append(torch.where(walking, node, 0))
-    return Acceptance.along(tree, torch.stack(path[:-1], dim=1), num_accepted, own_token)
+    return Acceptance.along(tree, torch.stack(path[:-1], dim=1), num_accepted, bonus_token)
 
 
 def _reject_drawn(
-    tree: DraftTree, target_probs: Tensor, draft_probs: Tensor, coins: VerifyCoins
+    tree: DraftTree, target_probs: Tensor, draft_probs: Tensor, uniforms: VerifyUniforms
 ) -> Acceptance:
     """Recursive rejection over siblings drawn without replacement.
 
@@ -164,25 +166,25 @@ def _reject_drawn(
         token = tree.tokens[:, column]
         at_stake = tree.candidates[:, column] & (tree.parents[:, column] == node)
         p, q = residual[rows, token], proposal[rows, token]
-        left = _normalised((residual - proposal).clamp(min=0))
+        left = _normalized((residual - proposal).clamp(min=0))
         exhausted = left.sum(-1) == 0  # p <= q everywhere: nothing else to draw from
         left = torch.where(exhausted[:, None], residual, left)
-        wins = (coins.accept[:, column] * q < p) | exhausted
+        wins = (uniforms.accept[:, column] * q < p) | exhausted
         accepted = at_stake & (p > 0) & wins
         rejected = at_stake & ~accepted
 
         node = torch.where(accepted, column, node)
         num_accepted = num_accepted + accepted
         path[rows, num_accepted] = node
-        without = _normalised(proposal.scatter(1, token[:, None], 0.0))
+        without = _normalized(proposal.scatter(1, token[:, None], 0.0))
         residual = torch.where(rejected[:, None], left, residual)
         proposal = torch.where(rejected[:, None], without, proposal)
         residual = torch.where(accepted[:, None], target_probs[:, column], residual)
         proposal = torch.where(accepted[:, None], draft_probs[:, column], proposal)
-    own_token = draw(residual, coins.target[rows, num_accepted])
-    return Acceptance.along(tree, path, num_accepted, own_token)
+    bonus_token = draw(residual, uniforms.target[rows, num_accepted])
+    return Acceptance.along(tree, path, num_accepted, bonus_token)
 
 
-def _normalised(weights: Tensor) -> Tensor:
+def _normalized(weights: Tensor) -> Tensor:
     """`weights` [B, V] divided by their sum; zeros stay zeros."""
     return weights / weights.sum(-1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)

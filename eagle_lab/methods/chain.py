@@ -1,9 +1,9 @@
 """Drafting one branch, token after token, with whatever says what may come next.
 
 Greedy decoding takes the best token at each step. At T > 0 tokens are drawn from the drafter's
-own law q, which `verify` needs to accept them with min(1, p/q); or the best token is taken there,
-too, a point-mass proposal. Where a branch ends may depend on the tokens drawn so far, never on the
-one drawn next, which keeps it lossless.
+own distribution q, which `verify` needs to accept them with min(1, p/q); or the best token is
+taken there, too, a point-mass proposal. Where a branch ends may depend on the tokens drawn so far,
+never on the one drawn next, which keeps it lossless.
 
 Shapes: B rows, G drafted tokens, D tokens that can be drafted.
 
@@ -12,7 +12,7 @@ How many tokens to draft for each row: always as many as allowed, or what lately
 Adaptive lengths follow the `heuristic` schedule of assisted generation in transformers: two more
 after a draft that was accepted whole, one less after any other, here within 1 ... most. A length
 depends on the row's own past alone, never on what is drawn next or on its neighbours, so sampled
-text keeps the target's law and no row's text changes with its batch.
+text keeps the target's distribution and no row's text changes with its batch.
 """
 
 from __future__ import annotations
@@ -87,20 +87,20 @@ class Chain:
     Attributes:
         tokens: [B, G] as columns of the logits they came from; G may be 0.
         counts: [B] how many of a row's tokens are real.
-        laws: [B, G, D] what they were drawn from; None if they were chosen.
+        distributions: [B, G, D] what they were drawn from; None if they were chosen.
     """
 
     tokens: Tensor
     counts: Tensor
-    laws: Tensor | None
+    distributions: Tensor | None
 
 
 @dataclass
 class Draws:
-    """How drafted tokens are drawn: the run's law, and a coin for each token [B, G]."""
+    """How drafted tokens are drawn: the run's distribution, and a uniform for each token [B, G]."""
 
     sampling: Sampling
-    coins: Tensor
+    uniforms: Tensor
 
     @classmethod
     def of(cls, context: Context, num_draft_tokens: int) -> Draws | None:
@@ -108,8 +108,8 @@ class Draws:
         if context.sampling.greedy:
             return None
         places = context.root_positions[:, None]
-        coins = context.coins.toss(places, Purpose.DRAFT, num_draft_tokens)[:, 0]
-        return cls(context.sampling, coins)
+        uniforms = context.uniforms.toss(places, Purpose.DRAFT, num_draft_tokens)[:, 0]
+        return cls(context.sampling, uniforms)
 
 
 def check_stop_confidence(method: str, value: float) -> float:
@@ -149,7 +149,7 @@ def draft_chain(
     counts = torch.zeros_like(most)
     path = torch.zeros(len(most), device=device)  # log-probability of each row's branch
     tokens: list[Tensor] = []
-    laws: list[Tensor] = []
+    distributions: list[Tensor] = []
     for step in range(max(wanted)):
         logits = next_logits(tokens[-1] if tokens else None)
         going = (counts == step) & (step < most)
@@ -161,13 +161,13 @@ def draft_chain(
         if draws is None:
             tokens.append(logits.argmax(-1))
         else:
-            laws.append(draws.sampling.probs(logits))
-            tokens.append(draw(laws[-1], draws.coins[:, step]))
+            distributions.append(draws.sampling.probs(logits))
+            tokens.append(draw(distributions[-1], draws.uniforms[:, step]))
         if stop_confidence > 0:
             path = path + log_probs.gather(1, tokens[-1][:, None])[:, 0]
         counts = counts + going
     return Chain(
         tokens=torch.stack(tokens, dim=1) if tokens else most[:, None][:, :0],
         counts=counts,
-        laws=torch.stack(laws, dim=1) if laws else None,
+        distributions=torch.stack(distributions, dim=1) if distributions else None,
     )

@@ -6,9 +6,9 @@ model is a `Target`, so its cache rolls back a row at a time as the target's own
 Shapes: B rows, T unread tokens, G drafted tokens, V vocabulary of the target, W of the draft
 model, D tokens that can be drafted.
 
-Which tokens two models share, and a law over these as one over the target's vocabulary.
+Which tokens two models share, and a distribution over these as one over the target's vocabulary.
 
-Drafting is restricted to shared tokens and q renormalised over them; the target's p and the
+Drafting is restricted to shared tokens and q renormalized over them; the target's p and the
 residual stay on its full vocabulary, which keeps the method lossless whatever is shared.
 
 Shapes: D shared tokens, V vocabulary of the target.
@@ -16,7 +16,7 @@ Shapes: D shared tokens, V vocabulary of the target.
 Speculative sampling: a smaller model of the same vocabulary drafts a chain.
 
 Leviathan et al. 2211.17192, Chen et al. 2302.01318. At T > 0 tokens are drawn from the draft
-model's law q under the run's temperature, top-k and top-p, and accepted with min(1, p/q).
+model's distribution q under the run's temperature, top-k and top-p, and accepted with min(1, p/q).
 
 The target drafts for itself: a control, not a speed-up.
 
@@ -81,11 +81,11 @@ class SharedVocabulary:
         draft_ids, target_ids = torch.tensor(shared, device=target.device).unbind(1)
         return cls(draft_ids, target_ids, target.vocab_size)
 
-    def target_law(self, probs: Tensor) -> Tensor:
-        """A law over the shared tokens [..., D] as one over the target's vocabulary [..., V]."""
-        law = probs.new_zeros(*probs.shape[:-1], self.target_size)
-        law[..., self.target_ids] = probs
-        return law
+    def target_distribution(self, probs: Tensor) -> Tensor:
+        """A distribution over the shared tokens [..., D] as one over the target's [..., V]."""
+        distribution = probs.new_zeros(*probs.shape[:-1], self.target_size)
+        distribution[..., self.target_ids] = probs
+        return distribution
 
 
 def check_same_vocabulary(target: Target, model: Target) -> None:
@@ -162,10 +162,10 @@ class DraftModel:
         """Start afresh: nothing read."""
         self._cache = self.model.new_cache(num_rows)
         self._read: list[list[int]] = [[] for _ in range(num_rows)]
-        self._drafted: list[Tensor] = []  # read behind `_read`, one [B] a step
+        self._drafted: list[Tensor] = []  # read after `_read`, one [B] a step
 
     def read(self, rows: Sequence[Sequence[int]]) -> Tensor:
-        """Logits [B, W] behind `rows`; what the cache has of them is not read again.
+        """Logits [B, W] after `rows`; what the cache has of them is not read again.
 
         A row must hold at least one token; tokens that the model does not know are read as its
         last one.
@@ -194,7 +194,7 @@ class DraftModel:
         return self._extend(padded.to(lengths.device), counts)
 
     def step(self, tokens: Tensor) -> Tensor:
-        """Logits [B, W] behind one more token of each row [B]."""
+        """Logits [B, W] after one more token of each row [B]."""
         self._drafted.append(tokens)
         return self._extend(tokens[:, None], torch.ones_like(tokens))
 
@@ -233,7 +233,8 @@ class DraftModelProposer(Proposer):
         num_draft_tokens: length of the chain, at least 1.
         adaptive: let each row's length follow what was accepted, see `DraftLength`.
         stop_confidence: where a row's chain ends, see `draft_chain`.
-        sample: at T > 0 draw from the draft model's law, cut to the shared tokens; else take its
+        sample: at T > 0 draw from the draft model's distribution, cut to the shared tokens; else
+        take its
             best token there, too.
 
     Raises:
@@ -275,16 +276,20 @@ class DraftModelProposer(Proposer):
         """A chain of shared tokens."""
         chain = self.draft(context, self.rows(context), self.shared.draft_ids)
         self.length.drafted(chain.counts)
-        law = None if chain.laws is None else self.shared.target_law(chain.laws)
+        distribution = (
+            None
+            if chain.distributions is None
+            else self.shared.target_distribution(chain.distributions)
+        )
         tokens = self.shared.target_ids[chain.tokens]
-        return DraftTree.chain(context.roots, tokens, chain.counts, law)
+        return DraftTree.chain(context.roots, tokens, chain.counts, distribution)
 
     def draws(self, context: Context) -> Draws | None:
         """How tokens are drawn; None where the best ones are taken."""
         return Draws.of(context, self.max_nodes) if self.draws_children else None
 
     def draft(self, context: Context, rows: list[list[int]], draft_ids: Tensor) -> Chain:
-        """Draft behind `rows`, among the draft model's tokens `draft_ids` [D]."""
+        """Draft after `rows`, among the draft model's tokens `draft_ids` [D]."""
 
         def next_logits(last: Tensor | None) -> Tensor:
             logits = self.model.read(rows) if last is None else self.model.step(draft_ids[last])

@@ -1,4 +1,4 @@
-"""The EAGLE drafter at work: its cache, its passes, and the true features behind each cycle.
+"""The EAGLE drafter at work: its cache, its passes, and the true features after each cycle.
 
     position        0        1       ...    P-1   |   P          P+1
     pair         (f_0,t_1) (f_1,t_2) ... (f,root) | (f̂,x)      (f̂,y)     x child of the root
@@ -6,7 +6,7 @@
 
 The pair (f_i, t_{i+1}) sits at position i, so the drafter's cache is as long as the target's.
 After each cycle the accepted + 1 new pairs are computed anew from the target's true features;
-that same pass yields the state behind the new root, from which level 1 of the next tree comes
+that same pass yields the state after the new root, from which level 1 of the next tree comes
 (EAGLE 2401.15077, section 4; without the true features acceptance falls by 8-15 %).
 
 Shapes: B rows, K nodes of a level, M drafted slots so far, H hidden width, D draft vocabulary.
@@ -43,7 +43,7 @@ from eagle_lab.targets.target import Target
 from eagle_lab.targets.tree_pass import TreePass
 
 Draft = Callable[[TreeCache, Tensor, Tensor], DraftTree]
-"""(the drafter's cache, roots [B], states [B, 1, H] behind them) -> a tree on the roots."""
+"""(the drafter's cache, roots [B], states [B, 1, H] after them) -> a tree on the roots."""
 
 
 class DraftGraphs:
@@ -152,12 +152,12 @@ class EagleProposer(Proposer):
     def guess(
         self, cache: TreeCache, tokens: Tensor, features: Tensor, depth: int, visible: Tensor
     ) -> Tensor:
-        """States [B, K, H] behind nodes of one level, nothing committed.
+        """States [B, K, H] after nodes of one level, nothing committed.
 
         Args:
             cache: the proposer's, or what stands for it while a whole tree is recorded.
             tokens: [B, K] the nodes, target ids.
-            features: [B, K, H] states behind their parents.
+            features: [B, K, H] states after their parents.
             depth: their level, 1 for children of the root.
             visible: [B, K, M] drafted slots each node sees, its own level's K last.
         """
@@ -189,14 +189,14 @@ class EagleProposer(Proposer):
         mapping = self.drafter.draft_to_target
         return draft_ids if mapping is None else mapping.take(draft_ids)
 
-    def full_law(self, draft_probs: Tensor) -> Tensor:
-        """A law over the draft vocabulary [..., D] as one over the target's [..., V]."""
+    def full_distribution(self, draft_probs: Tensor) -> Tensor:
+        """A distribution over the draft vocabulary [..., D] as one over the target's [..., V]."""
         mapping = self.drafter.draft_to_target
         if mapping is None:
             return draft_probs
-        law = draft_probs.new_zeros(*draft_probs.shape[:-1], self.target.vocab_size)
-        law[..., mapping] = draft_probs
-        return law
+        distribution = draft_probs.new_zeros(*draft_probs.shape[:-1], self.target.vocab_size)
+        distribution[..., mapping] = draft_probs
+        return distribution
 
     def select(self, rows: Sequence[int]) -> None:
         """Keep only the chosen rows."""
@@ -268,8 +268,12 @@ class EagleChain(EagleProposer):
             stop_confidence=self.stop_confidence,
         )
         self._length.drafted(chain.counts)
-        laws = None if chain.laws is None else self.full_law(chain.laws)
-        return DraftTree.chain(context.roots, self.target_ids(chain.tokens), chain.counts, laws)
+        distributions = (
+            None if chain.distributions is None else self.full_distribution(chain.distributions)
+        )
+        return DraftTree.chain(
+            context.roots, self.target_ids(chain.tokens), chain.counts, distributions
+        )
 
     def observe(self, context: Context, acceptance: Acceptance, scores: Scores) -> None:
         """Replace guessed pairs by true ones, and learn how much was accepted."""

@@ -9,8 +9,8 @@ that; rows of a batch end where they like, the rest of their columns is padding.
 EAGLE-1: a tree of fixed shape, filled level by level (2401.15077).
 
 Greedy decoding takes the best children of each node. At T > 0 children are drawn from the
-drafter's law without replacement, and `verify` decides by recursive rejection; the shape is fixed
-before the draw, which keeps it lossless.
+drafter's distribution without replacement, and `verify` decides by recursive rejection; the shape
+is fixed before the draw, which keeps it lossless.
 """
 
 from __future__ import annotations
@@ -113,28 +113,28 @@ class EagleStatic(EagleProposer):
     ) -> DraftTree:
         """The best children of each node, or, with the `context` of sampling, drawn ones.
 
-        `hidden` [B, I, H] are the states behind the inner nodes of a level, at first the root's.
+        `hidden` [B, I, H] are the states after the inner nodes of a level, at first the root's.
         """
         batch = len(roots)
         tokens = roots[:, None].repeat(1, self.max_nodes + 1)
         valid = torch.ones_like(tokens, dtype=torch.bool)
-        laws = coins = None
+        distributions = uniforms = None
         if context is not None:
-            laws = hidden.new_zeros(*tokens.shape, self.target.vocab_size).float()
-            coins = self._coins(context)
+            distributions = hidden.new_zeros(*tokens.shape, self.target.vocab_size).float()
+            uniforms = self._uniforms(context)
         for depth, level in enumerate(self._levels):
             if depth > 0:
                 visible = level.visible.expand(batch, -1, -1)
                 above = hidden[:, level.inner_places]
                 hidden = self.guess(cache, tokens[:, level.inner], above, depth, visible)
             logits = self.drafter.logits(hidden)
-            if context is None or laws is None or coins is None:
+            if context is None or distributions is None or uniforms is None:
                 children = logits.topk(level.num_children, dim=-1).indices
             else:
                 probs = context.sampling.probs(logits)
-                laws[:, level.inner] = self.full_law(probs)
-                level_coins = coins[:, level.inner, : level.num_children]
-                children, possible = draw_without_replacement(probs, level_coins)
+                distributions[:, level.inner] = self.full_distribution(probs)
+                level_uniforms = uniforms[:, level.inner, : level.num_children]
+                children, possible = draw_without_replacement(probs, level_uniforms)
                 parent_valid = valid[:, self._parents[level.columns]]
                 valid[:, level.columns] = possible[:, level.places, level.ranks] & parent_valid
             tokens[:, level.columns] = self.target_ids(children[:, level.places, level.ranks])
@@ -143,14 +143,14 @@ class EagleStatic(EagleProposer):
             self._parents.expand(batch, -1),
             max_depth=self.shape.depth,
             valid=valid,
-            draft_probs=laws,
+            draft_probs=distributions,
         )
 
-    def _coins(self, context: Context) -> Tensor:
-        """[B, N, W] one coin for each child of each column."""
+    def _uniforms(self, context: Context) -> Tensor:
+        """[B, N, W] one uniform for each child of each column."""
         columns, width = self.max_nodes + 1, max(level.num_children for level in self._levels)
         roots = context.root_positions[:, None]
-        return context.coins.toss(roots, Purpose.DRAFT, columns * width).view(-1, columns, width)
+        return context.uniforms.toss(roots, Purpose.DRAFT, columns * width).view(-1, columns, width)
 
 
 class EagleDynamic(EagleProposer):
@@ -185,7 +185,7 @@ class EagleDynamic(EagleProposer):
         return self._grow(*state)
 
     def _grow(self, cache: TreeCache, roots: Tensor, hidden: Tensor) -> DraftTree:
-        """A tree on `roots` [B] from the states [B, 1, H] behind them."""
+        """A tree on `roots` [B] from the states [B, 1, H] after them."""
         scores = hidden.new_zeros(hidden.shape[:2], dtype=torch.float32)
         parents = torch.zeros_like(roots)[:, None]
         visible = hidden.new_zeros(len(hidden), 1, 0, dtype=torch.bool)
@@ -213,7 +213,7 @@ class EagleDynamic(EagleProposer):
         return rerank(roots, levels, self.max_nodes)
 
     def _best_children(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-probabilities and target ids [B, K, W] behind nodes of states [B, K, H]."""
+        """Log-probabilities and target ids [B, K, W] after nodes of states [B, K, H]."""
         logits = self.drafter.logits(hidden)
         if self.target.fast_layers:
             log_probs, tokens = best_tokens(logits, self.width)

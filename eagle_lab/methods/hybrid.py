@@ -6,8 +6,8 @@ What a row gets depends on the length of its longest match alone:
     shorter than alone_from    that tree, and the copied branch grafted onto it
     alone_from and longer      the copied branch; if every row is so, the drafter does not run
 
-A copy behind a short match is right less often than the drafter, so it only joins its tree; one
-behind a long match is accepted further than a drafter's tree and costs fewer nodes. All of it is
+A copy after a short match is right less often than the drafter, so it only joins its tree; one
+after a long match is accepted further than a drafter's tree and costs fewer nodes. All of it is
 chosen, nothing drawn, so sampling stays exact.
 """
 

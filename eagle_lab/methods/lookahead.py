@@ -2,11 +2,11 @@
 
 A window of N - 1 rows and W columns (2402.02057, section 3) lies in the tree beside the guesses.
 Column 0 of row 0 is the root; a node of row 0 hangs on the one before it, every other node on the
-one above it. Each pass gives the token behind every node of the last row, which completes W
+one above it. Each pass gives the token after every node of the last row, which completes W
 n-grams for the pool and moves the window up by one row. N = 4, W = 3:
 
     row 0    root -- a -- b                 n-grams: root c f i, a d g j, b e h k
-               |     |    |                 (the target's own i, j, k behind f, g, h)
+               |     |    |                 (the target's own i, j, k after f, g, h)
     row 1      c     d    e
                |     |    |                 the next window: the new root d e
     row 2      f     g    h                                           f g h
@@ -14,7 +14,7 @@ n-grams for the pool and moves the window up by one row. N = 4, W = 3:
 
 Guesses are the pool's entries for the root, branches that see nothing of the window. Window nodes
 are no candidates: they are never accepted and never counted. The window's tokens come from argmax
-at every temperature and no guess depends on a coin of its own cycle, so guesses are point-mass
+at every temperature and no guess depends on a uniform of its own cycle, so guesses are point-mass
 proposals and sampling stays exact.
 
 Shapes: B rows, W, N and G as in the paper, V vocabulary.
@@ -109,7 +109,7 @@ class Lookahead(Proposer):
                     pool.add(tokens[start : start + self.ngram_size])
 
     def propose(self, context: Context) -> DraftTree:
-        """The window in the first columns, the pool's guesses for the root behind it."""
+        """The window in the first columns, the pool's guesses for the root after it."""
         guesses = [
             pool.continuations(tokens[-1])
             for pool, tokens in zip(self.pools, context.tokens, strict=True)

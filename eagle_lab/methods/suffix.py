@@ -136,7 +136,7 @@ _END_OF_ANSWER = -1  # between the texts of one automaton; no token has this id
 
 @dataclass(frozen=True)
 class Copy:
-    """A branch copied behind a match.
+    """A branch copied after a match.
 
     Attributes:
         tokens: the branch, empty if there is no match.

@@ -2,7 +2,7 @@
 
 Greedy drafts travel as text: the row is re-encoded for the draft model, and what it writes is
 encoded for the target (universal assisted generation in transformers). At T > 0 tokens are drawn
-among those that both vocabularies hold, q renormalised over them and p over the target's full
+among those that both vocabularies hold, q renormalized over them and p over the target's full
 vocabulary (token-level intersection, Timor et al. 2502.05202). Both are lossless.
 
 Token ids of one tokenizer as those of another, by way of their text.
@@ -55,10 +55,10 @@ class Translation:
         Args:
             tokens: the row so far.
             draft_row: the same text as the draft model's tokens, from `to_draft`.
-            drafted: its tokens behind that.
+            drafted: its tokens after that.
 
         Returns:
-            As many tokens as the text holds; none where no tokens spell it behind this row.
+            As many tokens as the text holds; none where no tokens spell it after this row.
         """
         before = _decode(self._draft, draft_row[-WINDOW:])
         after = _decode(self._draft, [*draft_row[-WINDOW:], *drafted]).rstrip(INCOMPLETE)
@@ -79,7 +79,7 @@ class Translation:
         return kept
 
     def _spelt(self, window: list[int], written: str) -> list[int]:
-        """Target tokens for `written` behind `window`, none if that cannot be spelt."""
+        """Target tokens for `written` after `window`, none if that cannot be spelt."""
         text = _decode(self._target, window)
         alone, whole = _encode(self._target, text), _encode(self._target, text + written)
         if whole[: len(alone)] == alone:

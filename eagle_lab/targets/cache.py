@@ -3,9 +3,9 @@
     slots      0 ... len-1 | len ... len+M-1 | free
                committed   | tree under way  |
 
-A pass (`tree_pass`) writes its columns behind the committed prefix of each row and attends to the
-prefix and to the tree slots it may see. `keep` moves the slots of the accepted path right behind
-the prefix and counts them as committed; everything else behind is overwritten by the next pass.
+A pass (`tree_pass`) writes its columns after the committed prefix of each row and attends to the
+prefix and to the tree slots it may see. `keep` moves the slots of the accepted path right after
+the prefix and counts them as committed; everything else after is overwritten by the next pass.
 
 Shapes: L layers, B rows, C capacity, kv heads, d head width, N columns of a pass, S attended slots.
 """
@@ -142,7 +142,7 @@ class TreeCache:
         """Commit the tree slots `path` [B, A] of each row, the first `counts` [B] of them.
 
         A is at most the number of columns of the last pass. The moved slots go through a
-        temporary, so a path may overlap its destination; entries behind `counts` are ignored.
+        temporary, so a path may overlap its destination; entries after `counts` are ignored.
 
         Args:
             path: [B, A].

@@ -110,7 +110,7 @@ def wants_graphs(asked: bool | None, device: torch.device) -> bool:
 
 
 def choose_device(device: str) -> torch.device:
-    """The torch device behind `auto`, `cpu` or `cuda`; UserError where CUDA is missing."""
+    """The torch device after `auto`, `cpu` or `cuda`; UserError where CUDA is missing."""
     choose(device, ("auto", "cpu", "cuda"), "device")
     available = torch.cuda.is_available()
     if device == "cuda" and not available:

@@ -183,7 +183,7 @@ def _convert(gguf: Path, folder: Path) -> None:
     loaded: Any = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
     config = loaded.config
     if hasattr(config, "quantization_config"):
-        del config.quantization_config  # save_pretrained refuses a model that was quantised
+        del config.quantization_config  # save_pretrained refuses a model that was quantized
     config._name_or_path = ""
     config.architectures = ["LlamaForCausalLM"]
     model = LlamaForCausalLM(config)

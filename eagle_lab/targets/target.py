@@ -118,7 +118,7 @@ class Target:
         return self.hidden_size * (len(self.feature_layers) if self.feature_layers else 1)
 
     def scale_logits(self, logits: Tensor) -> Tensor:
-        """Soft-cap or scale that the model applies behind its linear head."""
+        """Soft-cap or scale that the model applies after its linear head."""
         if softcap := getattr(self.config, "final_logit_softcapping", None):
             logits = softcap * torch.tanh(logits / softcap)
         if divisor := getattr(self.config, "logits_scaling", None):
@@ -146,8 +146,8 @@ class Target:
     def extend(self, tokens: Tensor, counts: Tensor, cache: TreeCache) -> Scores:
         """Append `tokens` [B, T], the first `counts` [B] of each row, and commit them.
 
-        Returns logits [B, 1, V] behind each row's last token and features [B, T, F] (those
-        behind `counts` are meaningless).
+        Returns logits [B, 1, V] after each row's last token and features [B, T, F] (those
+        after `counts` are meaningless).
         """
         batch, num_tokens = tokens.shape
         steps = torch.arange(num_tokens, device=tokens.device)

@@ -368,7 +368,7 @@ def fill(writer: StoreWriter, work: Work, target: Target, console: Console) -> N
     """
     check_disk(writer.folder, needed_bytes(writer, work) - writer.index["num_bytes"])
     if writer.num_shards:
-        console.print(f"going on behind shard {writer.num_shards} of {writer.folder}")
+        console.print(f"continuing after shard {writer.num_shards} of {writer.folder}")
     with CaptureProgress(console, writer, work.max_tokens, work.source.count) as progress:
         capture(
             work.answer,

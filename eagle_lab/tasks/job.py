@@ -1,4 +1,4 @@
-"""What jobs share: a start that does not depend on the job before, and the law they sample by.
+"""What jobs share: a start that no earlier job influences, their target, where results came from.
 
 From the configuration's target section to a `Target`.
 
@@ -179,7 +179,7 @@ def reset(seed: int, threads: int | None) -> None:
 
 
 def sampling_from(config: DictConfig, section: str) -> Sampling:
-    """The sampling law of a section, `eval` or `data`; its errors carry the section's name."""
+    """How a section, `eval` or `data`, samples; its errors carry the section's name."""
     asked = config[section]
     try:
         return Sampling(asked.temperature, asked.top_p, asked.top_k)

@@ -14,7 +14,7 @@ from eagle_lab.bench.profile.cost_model import CHAIN
 def crossover_table(name: str, rows: Sequence[Mapping[str, Any]]) -> Table:
     """Predicted speedups, a line per batch size and context, a column per assumption.
 
-    A chain's cell gives its best length behind the speedup; 0 says that none pays.
+    A chain's cell gives its best length after the speedup; 0 says that none pays.
     """
     table = Table(title=f"{name}: predicted speedup (chain: best length)", box=SIMPLE_HEAD)
     table.add_column("b, context", no_wrap=True)

@@ -40,14 +40,14 @@ from eagle_lab.tasks.job import target_from
 from eagle_lab.tasks.run_folder import RunFolder
 from eagle_lab.training.base import TrainingModule
 from eagle_lab.training.fit import FitResult, Row, fit, last_checkpoint
-from eagle_lab.training.settings import FitSettings, Optimisation
+from eagle_lab.training.settings import FitSettings, Optimization
 
 # Hub id and licence of targets that go by a name of ours
 _HUB = {"smollm2_135m": ("HuggingFaceTB/SmolLM2-135M-Instruct", "apache-2.0")}
 _NOT_OURS = ("status", "end", "target", "target_fingerprint")  # said elsewhere, or not known yet
 
 
-def summarise(
+def summarize(
     config: DictConfig, data: DrafterDataModule, result: FitResult, provenance: dict[str, Any]
 ) -> dict[str, Any]:
     """Result, data, recipe and origin of one run."""
@@ -137,7 +137,7 @@ def run_training(
 def check_settings(config: DictConfig) -> None:
     """Refuse values that cannot be, before anything that takes time is done."""
     choose(config.drafter.kind, KINDS, "drafter.kind")
-    optimisation_from(config), fit_settings_from(config)
+    optimization_from(config), fit_settings_from(config)
     data_settings_from(config), saved_dtype_from(config)
 
 
@@ -148,12 +148,12 @@ def train(folder: RunFolder, config: DictConfig, target: Target) -> Path:
         UserError: no store, one of another target, nothing to learn from, or a bad setting.
         KeyboardInterrupt: after saving where training stands.
     """
-    optimisation, saved_dtype = optimisation_from(config), saved_dtype_from(config)
+    optimization, saved_dtype = optimization_from(config), saved_dtype_from(config)
     data = data_from(config, target)
     origin = origin_of(config, target)
     resumed = last_checkpoint(checkpoints_of(folder)) is not None
     drafter = drafter_from(config, target, data, resumed=resumed)
-    module = DrafterModule(drafter, optimisation)
+    module = DrafterModule(drafter, optimization)
     facts = origin | vocabulary_facts(drafter, data, target.vocab_size)
     summary = fit_in(folder, config, module, data, facts)
     saved = save_drafter(
@@ -191,7 +191,7 @@ def fit_in(
         write=write,
         loggers=loggers_from(config, folder.path),
     )
-    summary = summarise(config, data, result, folder.provenance) | without_paths(dict(facts or {}))
+    summary = summarize(config, data, result, folder.provenance) | without_paths(dict(facts or {}))
     folder.write_json("summary.json", summary)
     return summary
 
@@ -245,9 +245,9 @@ def data_settings_from(config: DictConfig) -> DataSettings:
     return _settings(DataSettings, config.trainer, seed=config.seed)
 
 
-def optimisation_from(config: DictConfig) -> Optimisation:
+def optimization_from(config: DictConfig) -> Optimization:
     """The trainer section's share that the Lightning module takes."""
-    return _settings(Optimisation, config.trainer, seed=config.seed)
+    return _settings(Optimization, config.trainer, seed=config.seed)
 
 
 def fit_settings_from(config: DictConfig) -> FitSettings:

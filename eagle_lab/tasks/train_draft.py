@@ -16,7 +16,7 @@ from eagle_lab.tasks.run_folder import RunFolder
 from eagle_lab.tasks.train import (
     data_from,
     fit_in,
-    optimisation_from,
+    optimization_from,
     run_training,
     saved_dtype_from,
 )
@@ -40,7 +40,7 @@ def train(folder: RunFolder, config: DictConfig, target: Target) -> Path:
     saved_dtype = saved_dtype_from(config)
     data = data_from(config, target)
     model = shortened(target, layers_from(config, target))
-    fit_in(folder, config, DistillationModule(model, target, optimisation_from(config)), data)
+    fit_in(folder, config, DistillationModule(model, target, optimization_from(config)), data)
     for parameter in model.parameters():
         parameter.data = parameter.data.to(saved_dtype)
     return save_model(model, target.tokenizer, folder.path / "draft_model")

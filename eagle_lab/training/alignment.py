@@ -7,14 +7,14 @@ Row p of a conversation, step s = 0, 1, 2 … (training-time test, arXiv 2503.01
     assistant wrote it           -     -     -     yes   yes   yes
 
     step 0, row p                fed: feature f_p, token t_{p+1}, at position p
-      p = 0                      f0, t1 -> f̂1 (target: f1), law of t2     t2 not supervised
-      p = 1                      f1, t2 -> f̂2 (target: f2), law of t3     counts
-      p = 2                      f2, t3 -> f̂3 (target: f3), law of t4     counts
-      p = 3                      f3, t4 -> f̂4 (target: f4), law of t5     counts
-      p = 4                      f4, t5 -> f̂5, law of t6                  no t6, no label
+      p = 0                      f0, t1 -> f̂1 (target: f1), distribution of t2     t2 not supervised
+      p = 1                      f1, t2 -> f̂2 (target: f2), distribution of t3     counts
+      p = 2                      f2, t3 -> f̂3 (target: f3), distribution of t4     counts
+      p = 3                      f3, t4 -> f̂4 (target: f4), distribution of t5     counts
+      p = 4                      f4, t5 -> f̂5, distribution of t6                  no t6, no label
     step 1, row p                fed: step 0's own f̂_{p+1}, token t_{p+2}, at position p+1
-      p = 1                      f̂2, t3 -> f̂3 (target: f3), law of t4     counts
-      p = 2                      f̂3, t4 -> f̂4 (target: f4), law of t5     counts
+      p = 1                      f̂2, t3 -> f̂3 (target: f3), distribution of t4     counts
+      p = 2                      f̂3, t4 -> f̂4 (target: f4), distribution of t5     counts
 
 So at step s: fed token p+1+s, position p+s, feature label p+1+s (the target's head over it is the
 soft label), token label p+2+s. A row counts at step s while all its labels p+2 … p+2+s are

@@ -1,4 +1,4 @@
-"""What every training here shares: sums and counts, optimiser and schedule, what validation logs.
+"""What every training here shares: sums and counts, optimizer and schedule, what validation logs.
 
 A module adds the losses of a batch (`training_step`) and the acceptance of drafted chains
 (`validation_step`).
@@ -17,14 +17,14 @@ from torch import Tensor
 from eagle_lab.errors import UserError
 from eagle_lab.training.losses import Sums
 from eagle_lab.training.metrics import AcceptanceCounts
-from eagle_lab.training.settings import Optimisation
+from eagle_lab.training.settings import Optimization
 
 
 class TrainingModule(LightningModule):
     """Base of the modules that `fit` trains.
 
     Attributes:
-        num_steps: optimiser steps that the run is planned for, infinite if only time ends it; the
+        num_steps: optimizer steps that the run is planned for, infinite if only time ends it; the
             schedule falls with them. Lightning's own estimate would set up the data loaders before
             a checkpoint's position in them is known.
         time_share: share of a time budget that is spent, 0 without one; moves the schedule.
@@ -32,7 +32,7 @@ class TrainingModule(LightningModule):
         val_counts: acceptance of the last validation; val_sums: its step-0 losses.
     """
 
-    def __init__(self, settings: Optimisation) -> None:
+    def __init__(self, settings: Optimization) -> None:
         super().__init__()
         self.settings = settings
         self.save_hyperparameters(dataclasses.asdict(settings))
@@ -71,7 +71,7 @@ class TrainingModule(LightningModule):
             lr=settings.learning_rate,
             betas=(settings.beta1, settings.beta2),
             weight_decay=settings.weight_decay,
-            # Fast on CPU; in autocast Lightning clips no gradients for a fused optimiser
+            # Fast on CPU; in autocast Lightning clips no gradients for a fused optimizer
             fused=not self.trainer.precision.endswith("mixed"),
         )
 

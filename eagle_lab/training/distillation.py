@@ -1,7 +1,8 @@
 """The Lightning module of a draft model: a small language model that learns the target's answers.
 
 Row p reads tokens 0 … p of its conversation and is held against what the target said there: its
-post-norm state f_p and, through the target's own frozen head, the whole law of token p + 1.
+post-norm state f_p and, through the target's own frozen head, the whole distribution of token p +
+1.
 
     p                0     1     2     3     4
     token            t0    t1    t2    t3    t4
@@ -26,7 +27,7 @@ from eagle_lab.errors import UserError
 from eagle_lab.training.alignment import shifted_supervision
 from eagle_lab.training.base import TrainingModule
 from eagle_lab.training.losses import Sums, row_sums
-from eagle_lab.training.settings import Optimisation
+from eagle_lab.training.settings import Optimization
 
 # What the recipes of drafters set and a draft model has no use for, at its neutral value
 UNUSED = {"init_from": None, "least_squares_start": False, "ttt_steps": 1, "noise": 0.0}
@@ -39,13 +40,13 @@ class DistillationModule(TrainingModule):
         model: a Hugging Face causal language model whose post-norm states are as wide as the
             target's, see `models.shortened`.
         target: gives the head.
-        settings: see `Optimisation`; the training-time test and noise do not apply.
+        settings: see `Optimization`; the training-time test and noise do not apply.
 
     Raises:
         UserError: the settings ask for what a draft model does not have.
     """
 
-    def __init__(self, model: Any, target: Any, settings: Optimisation) -> None:
+    def __init__(self, model: Any, target: Any, settings: Optimization) -> None:
         super().__init__(settings)
         for name in ("ttt_steps", "noise"):
             refuse_unused(name, getattr(settings, name))
@@ -74,7 +75,7 @@ class DistillationModule(TrainingModule):
         self.val_counts.add(self._chains(right), self._chains(counts))
 
     def _chains(self, rows: Tensor) -> Tensor:
-        """What holds at each row and at those behind it: bool [P] -> [P, val_depth]."""
+        """What holds at each row and at those after it: bool [P] -> [P, val_depth]."""
         depth = self.settings.val_depth
         return pad(rows.int(), (0, depth - 1)).unfold(0, depth, 1).bool()
 

@@ -4,9 +4,9 @@ A folder holds `last.ckpt` (where training stands) and `best.ckpt` (longest expe
 checkpoint to go on from is decided here, never by Lightning's own search, which starts afresh in
 silence when it finds nothing.
 
-What happens around the optimiser steps: time budget, checkpoints, interruption.
+What happens around the optimizer steps: time budget, checkpoints, interruption.
 
-The training curve: a row every few optimiser steps and one for each validation.
+The training curve: a row every few optimizer steps and one for each validation.
 
 Rows live in the callback's state, so a resumed run continues exactly the curve of the checkpoint
 it goes on from.
@@ -93,7 +93,7 @@ class TimeBudget(Callback):
 class LastCheckpoint(Callback):
     """Save where training stands every few minutes, at the end, and on Ctrl-C or SIGTERM.
 
-    Saves fall between optimiser steps only, when no gradient is half accumulated, and behind the
+    Saves fall between optimizer steps only, when no gradient is half accumulated, and after the
     validation where one follows. The first signal waits for that; a second one stops at once.
     """
 
@@ -113,7 +113,7 @@ class LastCheckpoint(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Save when it is time and an optimiser step has just been made."""
+        """Save when it is time and an optimizer step has just been made."""
         if trainer.global_step == self._step_seen:
             return
         self._step_seen = trainer.global_step
@@ -121,7 +121,7 @@ class LastCheckpoint(Callback):
             self._save_if_due(trainer)
 
     def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
-        """The same behind a validation, which a restart from before it would leave out."""
+        """The same after a validation, which a restart from before it would leave out."""
         self._save_if_due(trainer)
 
     def _save_if_due(self, trainer: Trainer) -> None:
@@ -155,7 +155,7 @@ class LastCheckpoint(Callback):
 
 
 def _validation_follows(trainer: Trainer, batch_idx: int) -> bool:
-    """Whether Lightning validates behind this batch."""
+    """Whether Lightning validates after this batch."""
     if trainer.should_stop:
         return True
     if trainer.check_val_every_n_epoch is None:
@@ -172,7 +172,7 @@ class Curve(Callback):
 
     Args:
         clock: tells training minutes.
-        every_steps: optimiser steps between two rows.
+        every_steps: optimizer steps between two rows.
         write: called with (rows of training, rows of validation) whenever one is added.
     """
 
@@ -193,7 +193,7 @@ class Curve(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """A row every few optimiser steps."""
+        """A row every few optimizer steps."""
         self.num_tokens += len(batch.tokens)
         if trainer.global_step - self._last_step >= self.every_steps:
             self._add_train_row(trainer, pl_module)
@@ -255,7 +255,7 @@ class Curve(Callback):
         return {"train": self.train_rows, "val": self.val_rows, "num_tokens": self.num_tokens}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on behind the checkpoint's rows."""
+        """continue after the checkpoint's rows."""
         self.train_rows, self.val_rows = list(state_dict["train"]), list(state_dict["val"])
         self.num_tokens = state_dict["num_tokens"]
 
@@ -409,7 +409,7 @@ def _check_validated(settings: FitSettings, num_steps: float) -> None:
     every = settings.val_every_steps
     if every is not None and every > num_steps:
         raise UserError(
-            f"trainer.val_every_steps={every}, but the whole training has {num_steps} optimiser "
+            f"trainer.val_every_steps={every}, but the whole training has {num_steps} optimizer "
             "steps; give at most that many, or null to validate after each epoch"
         )
 

@@ -2,14 +2,15 @@
 
     L = 1.0 · SmoothL1(f̂, f) + 0.1 · CE(p, p̂)
 
-SmoothL1 has beta 1 and is the mean over H; CE is against the target's soft law p. Each is summed
-over the rows that count and divided by their number. With a reduced draft vocabulary p is
-restricted to it and renormalised, and rows whose label lies outside do not count for CE: in greedy
-text the label is the target's best token, so this is EAGLE-3's rule without the target's whole law.
+SmoothL1 has beta 1 and is the mean over H; CE is against the target's soft distribution p. Each is
+summed over the rows that count and divided by their number. With a reduced draft vocabulary p is
+restricted to it and renormalized, and rows whose label lies outside do not count for CE: in greedy
+text the label is the target's best token, so this is EAGLE-3's rule without the target's whole
+distribution.
 
-Laws over a vocabulary are never held for more than `CHUNK` rows: each chunk's loss and gradient
-are worked out before the next one's logits are made. Shapes: n rows, H hidden width, D draft
-vocabulary.
+Distributions over a vocabulary are never held for more than `CHUNK` rows: each chunk's loss and
+gradient are worked out before the next one's logits are made. Shapes: n rows, H hidden width, D
+draft vocabulary.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ class ChunkedTokenLoss(torch.autograd.Function):
                 hidden.requires_grad_(needs_gradient)
                 logits = head(hidden)
             target_logits = head(features[rows])
-            with torch.autocast(predicted.device.type, enabled=False):  # laws in float32
+            with torch.autocast(predicted.device.type, enabled=False):  # distributions in float32
                 target_probs = softmax(target_logits.float(), dim=-1)
                 scores = logits.detach().float()
                 probs = softmax(scores, dim=-1)

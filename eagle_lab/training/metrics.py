@@ -50,5 +50,5 @@ class AcceptanceCounts:
 
     @property
     def expected_tau(self) -> float:
-        """Tokens per cycle of a chain as deep as this, the target's own token included."""
+        """Tokens per cycle of a chain as deep as this, the bonus token included."""
         return tau_of_conditional(self.conditional)

@@ -1,4 +1,4 @@
-"""How a drafter is optimised and how long: plain values, checked where they are made."""
+"""How a drafter is optimized and how long: plain values, checked where they are made."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ SCHEDULES = ("cosine", "linear", "constant")
 
 
 @dataclass(frozen=True)
-class Optimisation:
-    """How a drafter is optimised; plain values only.
+class Optimization:
+    """How a drafter is optimized; plain values only.
 
     Attributes:
         ttt_steps: training-time test steps S, 1 for EAGLE-1's teacher forcing.
@@ -51,7 +51,7 @@ class Optimisation:
             raise UserError(f"trainer.learning_rate={self.learning_rate}; allowed: above 0")
 
     def learning_rate_factor(self, step: int, progress: float) -> float:
-        """Share of the peak learning rate at an optimiser step and a progress within 0 … 1."""
+        """Share of the peak learning rate at an optimizer step and a progress within 0 … 1."""
         if step < self.warmup_steps:
             return (step + 1) / self.warmup_steps
         if self.schedule == "constant":
@@ -68,12 +68,12 @@ class FitSettings:
 
     Attributes:
         max_epochs, max_minutes: whichever ends first; None sets no limit, one must be set.
-        accumulate: batches per optimiser step.
+        accumulate: batches per optimizer step.
         clip_norm: largest norm of all gradients together.
         precision: float32, bfloat16 (autocast, float32 weights), or auto (bfloat16 on CUDA
             and on CPUs with instructions for it).
-        val_every_steps: optimiser steps between validations; None validates after each epoch.
-        log_every_steps: optimiser steps between rows of the training curve.
+        val_every_steps: optimizer steps between validations; None validates after each epoch.
+        log_every_steps: optimizer steps between rows of the training curve.
         checkpoint_minutes: time between saves of last.ckpt.
     """
 

@@ -35,7 +35,7 @@ class Oracle(Proposer):
     """Drafts chains of `length` tokens of which the first so many are vanilla's.
 
     Args:
-        texts: prompts with vanilla's answers behind them.
+        texts: prompts with vanilla's answers after them.
         num_right: right tokens in the cycles of a text, from the start again where it ends.
         length: tokens drafted.
     """

@@ -11,11 +11,11 @@ from eagle_lab.bench import statistics
 
 
 def enumerated_tokens(alpha: float, num_draft_tokens: int) -> float:
-    """Expected tokens of a cycle by going through every pattern of coins."""
+    """Expected tokens of a cycle by going through every pattern of uniforms."""
     total = 0.0
-    for coins in itertools.product([True, False], repeat=num_draft_tokens):
-        chance = np.prod([alpha if coin else 1 - alpha for coin in coins])
-        accepted = coins.index(False) if False in coins else num_draft_tokens
+    for uniforms in itertools.product([True, False], repeat=num_draft_tokens):
+        chance = np.prod([alpha if uniform else 1 - alpha for uniform in uniforms])
+        accepted = uniforms.index(False) if False in uniforms else num_draft_tokens
         total += chance * (accepted + 1)
     return total
 
@@ -92,7 +92,7 @@ def test_a_draft_that_ended_rejected_nothing_but_emits_no_more():
     np.testing.assert_allclose(cumulative, [2 / 3, 1 / 3, 0.0])
 
 
-def test_nothing_is_known_behind_a_cut_and_nothing_follows_a_certain_end():
+def test_nothing_is_known_after_a_cut_and_nothing_follows_a_certain_end():
     unknown = statistics.cumulative_from_lengths([1, 1], [True, True], depth=2)
     np.testing.assert_array_equal(unknown, [1.0, np.nan])
     ended = statistics.cumulative_from_lengths([0, 0], [False, False], depth=2)

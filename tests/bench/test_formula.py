@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from eagle_lab.bench.formula import formula_rows
-from eagle_lab.bench.results import Conditions, summarise
+from eagle_lab.bench.results import Conditions, summarize
 from eagle_lab.methods.build import Method
 from tests.bench.fakes import row
 
@@ -26,11 +26,11 @@ def plain(num_tokens, question_id=1, **changes):
 
 def formula_of(vanilla, *chains):
     """`formula_rows` of vanilla's rows and of those of each length."""
-    summary = [summarise(Method("vanilla"), vanilla, vanilla, CONDITIONS)]
+    summary = [summarize(Method("vanilla"), vanilla, vanilla, CONDITIONS)]
     for rows in chains:
         length = rows[0]["depth"]
         method = Method("speculative", depth=length, num_nodes=length)
-        summary.append(summarise(method, rows, vanilla, CONDITIONS))
+        summary.append(summarize(method, rows, vanilla, CONDITIONS))
     return formula_rows(summary, vanilla + [one for rows in chains for one in rows], seed=0)
 
 
@@ -51,7 +51,7 @@ def test_a_cycle_cut_by_the_end_of_the_text_rejected_nothing():
 
 
 def test_what_a_row_recorded_as_judged_counts():
-    """One token accepted, none judged behind it: no rejection."""
+    """One token accepted, none judged after it: no rejection."""
     (line,) = formula_of([plain(3)], [chain(4, [1], judged_lengths=[1])])
     assert line["acceptance"] == 1.0
 
@@ -77,7 +77,7 @@ def test_drafts_of_varying_length_have_no_formula():
     assert formula_of([plain(4)], [chain(3, [2], num_drafted=2)]) == []
     vanilla = [plain(4)]
     assert (
-        formula_rows([summarise(Method("vanilla"), vanilla, vanilla, CONDITIONS)], vanilla, 0) == []
+        formula_rows([summarize(Method("vanilla"), vanilla, vanilla, CONDITIONS)], vanilla, 0) == []
     )
 
 

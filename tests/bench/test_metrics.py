@@ -11,8 +11,8 @@ from eagle_lab.bench.results import (
     Conditions,
     acceptance,
     measures,
-    summarise,
-    summarise_categories,
+    summarize,
+    summarize_categories,
 )
 from eagle_lab.bench.statistics import batch_shares, check_counts, tau_of
 from eagle_lab.methods.build import Method
@@ -92,7 +92,7 @@ def test_a_turn_that_the_first_token_ended_has_no_tau():
 
 def test_rates_include_or_leave_out_the_prefill():
     rows = [row(1, [1, 1], seconds=(0.5, 2.0))]  # 5 tokens, 4 of them from cycles
-    summary = summarise(Method("some"), rows, [plain(1, 5)], CONDITIONS)
+    summary = summarize(Method("some"), rows, [plain(1, 5)], CONDITIONS)
     assert summary["tokens_per_second"] == pytest.approx(5 / 2.5)
     assert summary["decode_tokens_per_second"] == pytest.approx(4 / 2.0)
     assert summary["ttft_ms"] == pytest.approx(500)
@@ -100,7 +100,7 @@ def test_rates_include_or_leave_out_the_prefill():
 
 def test_the_parts_of_a_cycle_add_up_to_its_time():
     rows = [row(1, [1, 1], seconds=(0.5, 2.0)), row(2, [0, 2], seconds=(0.5, 4.0))]
-    summary = summarise(Method("some"), rows, [plain(1, 5), plain(2, 5)], CONDITIONS)
+    summary = summarize(Method("some"), rows, [plain(1, 5), plain(2, 5)], CONDITIONS)
     parts = summary["draft_ms"] + summary["verify_ms"] + summary["overhead_ms"]
     assert parts == pytest.approx(1e3 * 6.0 / 4)
     assert summary["draft_ms"] == pytest.approx(0.25 * 1500)
@@ -109,7 +109,7 @@ def test_the_parts_of_a_cycle_add_up_to_its_time():
 def test_latency_is_a_cycles_time_shared_by_its_tokens():
     """Cycles of 1 s with 1, 2 and 4 tokens: waits 1, .5, .5, .25 x 4."""
     rows = [row(1, [0, 1, 3], seconds=(0.1, 3.0))]
-    summary = summarise(Method("some"), rows, [plain(1, 8)], CONDITIONS)
+    summary = summarize(Method("some"), rows, [plain(1, 8)], CONDITIONS)
     waits = [1000, 500, 500, 250, 250, 250, 250]
     assert summary["itl_p50_ms"] == pytest.approx(np.percentile(waits, 50))
     assert summary["itl_p95_ms"] == pytest.approx(np.percentile(waits, 95))
@@ -140,7 +140,7 @@ def test_rows_of_a_batch_share_its_time_once():
     assert decode.sum() == pytest.approx(2)
     np.testing.assert_allclose(wall / wall.sum(), np.array([3, 3, 5, 5]) / 16)
     base = [plain(name, len(made["tokens"])) for name, made in zip("abcd", rows, strict=True)]
-    summary = summarise(Method("some"), rows, base, CONDITIONS)
+    summary = summarize(Method("some"), rows, base, CONDITIONS)
     assert summary["tokens_per_second"] == pytest.approx(16 / 3)
     assert summary["num_cycles"] == 6
     assert summary["draft_ms"] == pytest.approx(1e3 * 0.25 * 2 / 2)
@@ -164,19 +164,19 @@ def test_answers_to_other_turns_are_not_compared():
 
 
 def test_a_summary_has_the_promised_columns():
-    summary = summarise(Method("some"), [row(1, [1])], [plain(1, 3)], CONDITIONS)
+    summary = summarize(Method("some"), [row(1, [1])], [plain(1, 3)], CONDITIONS)
     assert tuple(summary) == COLUMNS
     assert set(COLUMNS) >= CONTRACT_COLUMNS
 
 
 def test_a_peak_that_nobody_counted_is_none():
     rows = [plain(number, 3) | {"peak_memory_mb": None} for number in (1, 2)]
-    assert summarise(Method("vanilla"), rows, rows, CONDITIONS)["peak_memory_mb"] is None
+    assert summarize(Method("vanilla"), rows, rows, CONDITIONS)["peak_memory_mb"] is None
 
 
 def test_an_untimed_run_has_no_times_but_all_counts():
     rows = [row(1, [1], seconds=None)]
-    summary = summarise(Method("some"), rows, [plain(1, 3, seconds=None)], CONDITIONS)
+    summary = summarize(Method("some"), rows, [plain(1, 3, seconds=None)], CONDITIONS)
     assert summary["tau_micro"] == 2.0
     timed = ("tokens_per_second", "speedup", "draft_ms", "ttft_ms", "itl_p50_ms")
     assert all(summary[name] is None for name in timed)
@@ -184,16 +184,16 @@ def test_an_untimed_run_has_no_times_but_all_counts():
 
 def test_an_infeasible_setting_is_a_row_that_says_so():
     method = Method("some", depth=1, width=2, num_nodes=9, infeasible="pool of 2")
-    summary = summarise(method, [], [plain(1, 3)], CONDITIONS)
+    summary = summarize(method, [], [plain(1, 3)], CONDITIONS)
     assert (summary["status"], summary["num_nodes"]) == ("infeasible", 9)
     assert summary["tau_micro"] is None
-    assert summarise_categories(method, [], [plain(1, 3)], CONDITIONS) == []
+    assert summarize_categories(method, [], [plain(1, 3)], CONDITIONS) == []
 
 
 def test_categories_are_measured_apart():
     rows = [row(1, [1]), row(2, [3], category="writing")]
     base = [plain(1, 3), plain(2, 5, category="writing")]
-    table = summarise_categories(Method("some"), rows, base, CONDITIONS)
+    table = summarize_categories(Method("some"), rows, base, CONDITIONS)
     assert [(line["category"], line["tau_micro"]) for line in table] == [
         ("math", 2.0),
         ("writing", 4.0),

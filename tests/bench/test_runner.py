@@ -171,7 +171,7 @@ def test_one_seed_gives_one_text_and_another_gives_another():
     assert first == texts(0)
     assert first != texts(1)
     half = len(first) // 2
-    assert first[:half] != first[half:]  # repeats toss coins of their own
+    assert first[:half] != first[half:]  # repeats toss uniforms of their own
 
 
 def test_a_bench_goes_on_where_it_stopped(monkeypatch):

@@ -36,7 +36,7 @@ def test_every_item_that_fits_is_in_one_batch():
     assert made.num_skipped == len(ITEMS) - len(fitting) > 0
 
 
-def test_a_batch_has_one_law_and_one_number_of_turns():
+def test_a_batch_has_one_distribution_and_one_number_of_turns():
     for batch in plan():
         assert 1 <= len(batch.items) <= 16
         assert {item[3] for item in batch.items} == {batch.sampled}

@@ -114,7 +114,7 @@ def test_default_layers_of_a_shallow_target_are_an_error(num_layers):
 
 
 def test_exactly_the_assistants_tokens_are_supervised(store, target):
-    """One span for each turn; the last begins behind its prompt and holds the sampled tokens."""
+    """One span for each turn; the last begins after its prompt and holds the sampled tokens."""
     template = ChatTemplate(target.tokenizer)
     questions = {q.question_id: q for q in training_prompts(12, 0)}
     two_turns = 0
@@ -145,7 +145,7 @@ def test_all_questions_are_there_once_and_some_are_sampled(store):
 
 
 def interrupt(monkeypatch, num_shards, folder, *overrides):
-    """A capture that ends like a kill: while the shard behind `num_shards` is written."""
+    """A capture that ends like a kill: while the shard after `num_shards` is written."""
     add_shard = StoreWriter.add_shard
 
     def stop(writer, conversations, **facts):
@@ -220,7 +220,7 @@ def test_other_settings_in_the_same_folder_are_refused_by_name(tmp_path, monkeyp
     assert len(captured(folder, change, "overwrite=true")) == 12
 
 
-def test_it_ends_behind_the_batch_that_reaches_the_number_of_tokens(tmp_path):
+def test_it_ends_after_the_batch_that_reaches_the_number_of_tokens(tmp_path):
     store = captured(tmp_path / "run", "data.num_prompts=null", "data.num_tokens=60")
     numbers = [shard["num_supervised"] for shard in store.index["shards"]]
     assert sum(numbers[:-1]) < 60 <= sum(numbers)
@@ -259,7 +259,7 @@ def test_greedy_alone(tmp_path):
 
 
 def test_a_question_has_the_same_answer_in_any_batch(store, tmp_path):
-    """Coins belong to the question, so sampled text, too, ignores its neighbours."""
+    """Uniforms belong to the question, so sampled text, too, ignores its neighbours."""
     other = captured(tmp_path / "run", "data.batch_size=7")
     answers = {one.conversation_id: one.tokens.tolist() for one in store}
     assert {one.conversation_id: one.tokens.tolist() for one in other} == answers

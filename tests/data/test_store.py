@@ -156,7 +156,7 @@ def test_other_settings_never_reuse_a_store(tmp_path, changed, named, finished):
     assert sorted(path.name for path in tmp_path.rglob("*")) == before
 
 
-def test_a_store_goes_on_behind_its_last_whole_shard(tmp_path):
+def test_a_store_goes_on_after_its_last_whole_shard(tmp_path):
     """Torn leftovers of a killed writer are written again; the bytes are those of one go."""
     whole = written(tmp_path / "whole")
     writer = writer_in(tmp_path / "killed")

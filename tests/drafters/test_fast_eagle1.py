@@ -13,7 +13,7 @@ from eagle_lab.drafters.eagle1.network import Eagle1, Eagle1Config
 from eagle_lab.engine.draft_tree import Scores
 from eagle_lab.engine.loop import decode
 from eagle_lab.engine.proposer import Context
-from eagle_lab.engine.sampling import Coins, Sampling
+from eagle_lab.engine.sampling import Sampling, Uniforms
 from eagle_lab.engine.verify import Acceptance
 from eagle_lab.methods.build import MethodBuilder
 from eagle_lab.methods.eagle import EagleChain
@@ -172,7 +172,7 @@ def test_text_with_a_rounded_drafter_is_the_targets(target, inner_norm, kept):
             assert [text.tokens for text in texts] == [plain[row].tokens for row in rows]
 
 
-def test_pairs_behind_the_longest_path_change_nothing(target, monkeypatch):
+def test_pairs_after_the_longest_path_change_nothing(target, monkeypatch):
     """The kernels leave them out: 3 of 5 columns here, the same bits."""
     drafter, generator = drafter_for(target), torch.Generator().manual_seed(2)
     prompts, features = torch.randn(2, 2, 5, drafter.config.hidden_size, generator=generator)
@@ -182,7 +182,7 @@ def test_pairs_behind_the_longest_path_change_nothing(target, monkeypatch):
     for fast in (True, False):
         proposer = EagleDynamic(target, drafter, depth=4, width=4, num_nodes=8)
         tokens, roots = [[11, 12, 13, 14], [15, 16, 17]], torch.tensor([14, 17])
-        context = Context(tokens, roots, target.new_cache(2), Sampling(), Coins([0, 1]))
+        context = Context(tokens, roots, target.new_cache(2), Sampling(), Uniforms([0, 1]))
         context.cache.advance(torch.tensor([3, 2]))
         proposer.begin(context, prompts[:, :3])
         context.cache.advance(num_accepted + 1)

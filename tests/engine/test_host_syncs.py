@@ -116,7 +116,7 @@ def test_one_look_a_cycle_and_no_upload(name, attention):
 
 @pytest.mark.parametrize("name", METHODS)
 def test_one_look_a_cycle_when_sampling(name):
-    """Coins are made from what the host knows; they have to be sent, so uploads there are."""
+    """Uniforms are made from what the host knows; they have to be sent, so uploads there are."""
     waits = waits_of(name, "sdpa", Sampling(temperature=1.0))
     assert {each["looks"] for each in waits} == {1}
 

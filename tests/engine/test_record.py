@@ -30,7 +30,7 @@ def test_judged_are_the_accepted_nodes_and_the_children_of_the_last(path, num_ac
 
 
 @pytest.mark.parametrize(("limit", "judged"), [(10, 2), (2, 2), (1, 1)])
-def test_behind_the_end_of_the_text_nothing_is_judged(limit, judged):
+def test_after_the_end_of_the_text_nothing_is_judged(limit, judged):
     """One of two judged tokens is accepted; a limit of 1 leaves no room for the target's own."""
     record = Record([[1]], limit, frozenset(), None, keep_features=False)
     record.emit(Outcome([[1, 9]], num_nodes=[3], num_judged=[2], moved=False))

@@ -1,13 +1,13 @@
-"""Sampling laws equal Hugging Face's processors; coins depend on their arguments alone."""
+"""Distributions equal Hugging Face's processors; uniforms depend on their arguments alone."""
 
 import pytest
 import torch
 from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from eagle_lab.engine.sampling import (
-    Coins,
     Purpose,
     Sampling,
+    Uniforms,
     draw,
     draw_without_replacement,
     row_key,
@@ -18,15 +18,15 @@ from eagle_lab.errors import UserError
 @pytest.mark.parametrize(
     ("temperature", "top_k", "top_p"), [(1.0, 0, 1.0), (0.6, 5, 1.0), (1.3, 0, 0.7), (0.8, 8, 0.5)]
 )
-def test_laws_equal_the_processors_of_transformers(temperature, top_k, top_p):
+def test_distributions_equal_the_processors_of_transformers(temperature, top_k, top_p):
     logits = torch.randn(50, 20, generator=torch.Generator().manual_seed(0)) * 3
     expected = TemperatureLogitsWarper(temperature)(None, logits)
     if top_k:
         expected = TopKLogitsWarper(top_k)(None, expected)
     if top_p < 1:
         expected = TopPLogitsWarper(top_p)(None, expected)
-    law = Sampling(temperature, top_p, top_k).probs(logits)
-    torch.testing.assert_close(law, expected.softmax(-1))
+    distribution = Sampling(temperature, top_p, top_k).probs(logits)
+    torch.testing.assert_close(distribution, expected.softmax(-1))
 
 
 def test_temperature_zero_is_one_hot_and_the_first_index_wins():
@@ -41,46 +41,46 @@ def test_values_out_of_range_are_named(bad):
         Sampling(**bad)
 
 
-def test_draw_maps_equal_shares_of_coins_to_equal_shares_of_mass():
+def test_draw_maps_equal_shares_of_uniforms_to_equal_shares_of_mass():
     probs = torch.tensor([0.25, 0.0, 0.5, 0.25]).expand(8, -1)
-    coins = (torch.arange(8, dtype=torch.float64) + 0.5) / 8
-    assert draw(probs, coins).tolist() == [0, 0, 2, 2, 2, 2, 3, 3]
+    uniforms = (torch.arange(8, dtype=torch.float64) + 0.5) / 8
+    assert draw(probs, uniforms).tolist() == [0, 0, 2, 2, 2, 2, 3, 3]
 
 
-@pytest.mark.parametrize("coin", [0.0, 1 - 2**-53])
-def test_extreme_coins_never_draw_a_token_of_probability_zero(coin):
+@pytest.mark.parametrize("uniform", [0.0, 1 - 2**-53])
+def test_extreme_uniforms_never_draw_a_token_of_probability_zero(uniform):
     probs = torch.tensor([[0.0, 0.3, 0.7 + 1e-7, 0.0]])
-    assert int(draw(probs, torch.tensor([coin], dtype=torch.float64))) in (1, 2)
+    assert int(draw(probs, torch.tensor([uniform], dtype=torch.float64))) in (1, 2)
 
 
 def test_draws_without_replacement_are_distinct_and_say_when_nothing_is_left():
     probs = torch.tensor([[0.5, 0.0, 0.5]])
-    coins = torch.tensor([[0.9, 0.9, 0.9]], dtype=torch.float64)
-    tokens, possible = draw_without_replacement(probs, coins)
+    uniforms = torch.tensor([[0.9, 0.9, 0.9]], dtype=torch.float64)
+    tokens, possible = draw_without_replacement(probs, uniforms)
     assert tokens[0, :2].tolist() == [2, 0]
     assert possible.tolist() == [[True, True, False]]
 
 
-def test_coins_depend_on_row_position_purpose_and_slot_but_not_on_neighbours():
-    coins = Coins([11, 12, 13])
+def test_uniforms_depend_on_row_position_purpose_and_slot_but_not_on_neighbours():
+    uniforms = Uniforms([11, 12, 13])
     places = torch.tensor([[3, 4], [3, 4], [3, 4]])
-    tossed = coins.toss(places, Purpose.TARGET, 2)
+    tossed = uniforms.toss(places, Purpose.TARGET, 2)
     assert len(set(tossed.flatten().tolist())) == 12
-    alone = coins.select([1]).toss(places[1:2], Purpose.TARGET, 2)
+    alone = uniforms.select([1]).toss(places[1:2], Purpose.TARGET, 2)
     assert torch.equal(alone[0], tossed[1])
-    assert not torch.equal(tossed, coins.toss(places, Purpose.DRAFT, 2))
+    assert not torch.equal(tossed, uniforms.toss(places, Purpose.DRAFT, 2))
 
 
-def test_neighbouring_keys_share_no_coins():
+def test_neighbouring_keys_share_no_uniforms():
     tossed = [
-        Coins(range(50)).toss(torch.arange(5).expand(50, -1), purpose, 3) for purpose in Purpose
+        Uniforms(range(50)).toss(torch.arange(5).expand(50, -1), purpose, 3) for purpose in Purpose
     ]
     assert len(torch.stack(tossed).flatten().unique()) == 50 * 5 * 3 * len(Purpose)
 
 
-def test_coins_are_uniform():
-    """Mean and variance of 200,000 coins; each bound is missed with probability below 1e-8."""
-    tossed = Coins(range(2000)).toss(torch.arange(100).expand(2000, -1), Purpose.ACCEPT)
+def test_uniforms_are_uniform():
+    """Mean and variance of 200,000 uniforms; each bound is missed with probability below 1e-8."""
+    tossed = Uniforms(range(2000)).toss(torch.arange(100).expand(2000, -1), Purpose.ACCEPT)
     assert float(tossed.min()) >= 0 and float(tossed.max()) < 1
     assert abs(float(tossed.mean()) - 0.5) < 6 * (1 / 12 / 200_000) ** 0.5
     assert abs(float(tossed.var()) - 1 / 12) < 6 * (1 / 180 / 200_000) ** 0.5
@@ -93,7 +93,7 @@ def test_row_keys_differ_in_every_argument():
 
 
 def test_a_nucleus_larger_than_what_is_sorted_first_is_found_all_the_same():
-    """Against a plain sort of the whole vocabulary, over flat, steep and tied laws."""
+    """Against a plain sort of the whole vocabulary, over flat, steep and tied distributions."""
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(4, 9000, generator=generator) * torch.tensor([[0.1], [1.0], [3.0], [9.0]])
     logits[1] = logits[1].round(decimals=1)  # many equal tokens

@@ -39,12 +39,14 @@ def random_drafter(vocabulary: int, seed: int, step: float | None = None):
     def log_probs_of(paths):
         rows = []
         for row_paths in paths:
-            laws = []
+            distributions = []
             for path in row_paths:
                 generator = torch.Generator().manual_seed(hash((seed, path)) % 2**31)
-                law = torch.randn(vocabulary, generator=generator).mul(2).log_softmax(-1)
-                laws.append(law if step is None else (law / step).round() * step)
-            rows.append(torch.stack(laws))
+                distribution = torch.randn(vocabulary, generator=generator).mul(2).log_softmax(-1)
+                distributions.append(
+                    distribution if step is None else (distribution / step).round() * step
+                )
+            rows.append(torch.stack(distributions))
         return torch.stack(rows)
 
     return log_probs_of
@@ -56,9 +58,9 @@ def reference(log_probs_of, depth, width, num_nodes):
     for _ in range(depth):
         candidates = []
         for path, score in frontier:
-            law = log_probs_of([[path]])[0, 0]
-            for token in law.sort(descending=True, stable=True).indices[:width].tolist():
-                candidates.append(((*path, token), score + float(law[token])))
+            distribution = log_probs_of([[path]])[0, 0]
+            for token in distribution.sort(descending=True, stable=True).indices[:width].tolist():
+                candidates.append(((*path, token), score + float(distribution[token])))
         pool += candidates
         best = sorted(range(len(candidates)), key=lambda i: (-candidates[i][1], i))[:width]
         frontier = [candidates[i] for i in sorted(best)]

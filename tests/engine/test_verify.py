@@ -1,8 +1,9 @@
-"""Verification emits exactly the target's law.
+"""Verification emits exactly the target's distribution.
 
-Chosen children: every coin of a grid that resolves the probabilities is enumerated, so the law of
-the output is computed, not estimated. Drawn children: enumeration where the thresholds lie on a
-grid, chi-square with a stated false-alarm rate elsewhere, and wrong rules that must fail.
+Chosen children: every uniform of a grid that resolves the probabilities is enumerated, so the
+distribution of the output is computed, not estimated. Drawn children: enumeration where the
+thresholds lie on a grid, chi-square with a stated false-alarm rate elsewhere, and wrong rules that
+must fail.
 """
 
 import itertools
@@ -13,7 +14,7 @@ from scipy import stats
 
 from eagle_lab.engine.draft_tree import DraftTree
 from eagle_lab.engine.sampling import Sampling, draw_without_replacement
-from eagle_lab.engine.verify import Acceptance, VerifyCoins, verify
+from eagle_lab.engine.verify import Acceptance, VerifyUniforms, verify
 
 LAW = Sampling(temperature=1.0)
 GRID = 10
@@ -26,14 +27,14 @@ def tree_of(tokens, parents, batch=1, **kwargs):
     return DraftTree.build(*expanded, max_depth=len(tokens) - 1, **kwargs)
 
 
-def all_coins(num_coins: int) -> torch.Tensor:
-    """Every combination [GRID ** num_coins, num_coins] of the grid's midpoints."""
+def all_uniforms(num_uniforms: int) -> torch.Tensor:
+    """Every combination [GRID ** num_uniforms, num_uniforms] of the grid's midpoints."""
     grid = (torch.arange(GRID, dtype=torch.float64) + 0.5) / GRID
-    return torch.cartesian_prod(*[grid] * num_coins).view(-1, num_coins)
+    return torch.cartesian_prod(*[grid] * num_uniforms).view(-1, num_uniforms)
 
 
-def logits_of(*laws, batch=1):
-    return torch.stack(laws).log().expand(batch, -1, -1)
+def logits_of(*distributions, batch=1):
+    return torch.stack(distributions).log().expand(batch, -1, -1)
 
 
 def token_lists(acceptance: Acceptance) -> list[list[int]]:
@@ -45,8 +46,8 @@ def token_lists(acceptance: Acceptance) -> list[list[int]]:
 # --- greedy -----------------------------------------------------------------------------------
 
 
-def test_greedy_follows_the_argmax_and_adds_its_own_token():
-    #        root 9 -> 1 -> 2, 9 -> 3; the target wants 1 behind the root, then 2, then 0
+def test_greedy_follows_the_argmax_and_adds_its_bonus_token():
+    #        root 9 -> 1 -> 2, 9 -> 3; the target wants 1 after the root, then 2, then 0
     tree = tree_of([9, 1, 3, 2], [0, 0, 0, 1])
     logits = torch.nn.functional.one_hot(torch.tensor([[1, 2, 5, 0]]), 10).float()
     result = verify(tree, logits, Sampling())
@@ -54,7 +55,7 @@ def test_greedy_follows_the_argmax_and_adds_its_own_token():
     assert result.path[0, :3].tolist() == [0, 1, 3]
 
 
-def test_first_draft_token_wrong_rejects_everything_behind_it():
+def test_first_draft_token_wrong_rejects_everything_after_it():
     tree = tree_of([9, 1, 2], [0, 0, 1])
     logits = torch.nn.functional.one_hot(torch.tensor([[4, 2, 2]]), 10).float()
     assert token_lists(verify(tree, logits, Sampling())) == [[4]]
@@ -78,13 +79,13 @@ def test_padding_that_equals_the_argmax_is_never_accepted():
     assert token_lists(verify(tree, logits, Sampling())) == [[1]]
 
 
-def test_greedy_uses_the_sharpened_law():
+def test_greedy_uses_the_sharpened_distribution():
     """At temperature 0 a token that is probable but not the argmax is never kept."""
     tree = tree_of([9, 1], [0, 0])
     logits = torch.tensor([[[0.0, 0.99, 1.0], [0.0, 0.0, 1.0]]])
-    for coin in (0.0, 0.5):
-        coins = VerifyCoins(torch.full((1, 2), coin), torch.full((1, 2), coin))
-        assert token_lists(verify(tree, logits, Sampling(), coins)) == [[2]]
+    for uniform in (0.0, 0.5):
+        uniforms = VerifyUniforms(torch.full((1, 2), uniform), torch.full((1, 2), uniform))
+        assert token_lists(verify(tree, logits, Sampling(), uniforms)) == [[2]]
 
 
 def test_the_first_index_wins_ties():
@@ -147,35 +148,37 @@ def test_greedy_equals_a_walk_written_with_lists(seed):
 
 
 @pytest.mark.parametrize("children", [[0], [3], [0, 1], [3, 0, 2], [0, 1, 2, 3]])
-def test_chosen_children_emit_the_targets_law_exactly(children):
-    """Law of the first token, and of the second where the first was drafted."""
+def test_chosen_children_emit_the_targets_distribution_exactly(children):
+    """Distribution of the first token, and of the second where the first was drafted."""
     tokens, parents = [9, *children, 3], [0, *[0] * len(children), 1]
-    coins = all_coins(3)
-    batch = len(coins)
+    uniforms = all_uniforms(3)
+    batch = len(uniforms)
     tree = tree_of(tokens, parents, batch)
-    laws = [P_ROOT, *[P_CHILD] * len(children), P_ROOT]
+    distributions = [P_ROOT, *[P_CHILD] * len(children), P_ROOT]
     target = torch.zeros(batch, len(tokens), dtype=torch.float64)
-    target[:, :3] = coins
-    result = verify(tree, logits_of(*laws, batch=batch), LAW, VerifyCoins(target, target))
+    target[:, :3] = uniforms
+    result = verify(
+        tree, logits_of(*distributions, batch=batch), LAW, VerifyUniforms(target, target)
+    )
     outputs = token_lists(result)
     first = torch.tensor([row[0] for row in outputs]).bincount(minlength=4) / batch
     torch.testing.assert_close(first, P_ROOT)
     for child in children:
-        behind = [row[1] for row in outputs if row[0] == child]
-        if behind:
-            law = torch.tensor(behind).bincount(minlength=4) / len(behind)
-            torch.testing.assert_close(law, P_CHILD)
+        after = [row[1] for row in outputs if row[0] == child]
+        if after:
+            distribution = torch.tensor(after).bincount(minlength=4) / len(after)
+            torch.testing.assert_close(distribution, P_CHILD)
     assert {row[0] for row in outputs if len(row) > 1} == {c for c in children if P_ROOT[c] > 0}
 
 
 def test_accepting_chosen_children_with_p_over_q_is_not_lossless():
     """Negative control: the rule for drawn tokens, applied to the drafter's best two."""
     p = torch.tensor([0.5, 0.3, 0.15, 0.05])
-    coins = all_coins(3)
-    batch = len(coins)
+    uniforms = all_uniforms(3)
+    batch = len(uniforms)
     q = p.expand(batch, 3, -1)  # the drafter equals the target, its top-2 are offered
     tree = tree_of([9, 0, 1], [0, 0, 0], batch, draft_probs=q)
-    result = verify(tree, logits_of(p, p, p, batch=batch), LAW, VerifyCoins(coins, coins))
+    result = verify(tree, logits_of(p, p, p, batch=batch), LAW, VerifyUniforms(uniforms, uniforms))
     first = torch.tensor([row[0] for row in token_lists(result)]).bincount(minlength=4) / batch
     assert float((first - p).abs().max()) > 0.2
 
@@ -183,16 +186,16 @@ def test_accepting_chosen_children_with_p_over_q_is_not_lossless():
 # --- drawn children ----------------------------------------------------------------------------
 
 
-def test_a_coin_of_zero_rejects_a_token_of_probability_zero():
+def test_a_uniform_of_zero_rejects_a_token_of_probability_zero():
     p, q = torch.tensor([0.0, 1.0]), torch.tensor([1.0, 0.0])
     tree = tree_of([9, 0], [0, 0], draft_probs=q.expand(1, 2, -1))
     zeros = torch.zeros(1, 2, dtype=torch.float64)
-    result = verify(tree, logits_of(p, p), LAW, VerifyCoins(zeros, zeros))
+    result = verify(tree, logits_of(p, p), LAW, VerifyUniforms(zeros, zeros))
     assert token_lists(result) == [[1]]
 
 
-def drawn_law(p, q, num_children, draws, coins):
-    """Law of the first token when `draws` [B, W] children were drawn from q."""
+def drawn_distribution(p, q, num_children, draws, uniforms):
+    """Distribution of the first token when `draws` [B, W] children were drawn from q."""
     batch = len(draws)
     tokens = torch.cat([torch.full((batch, 1), 99), draws], dim=1)
     tree = DraftTree.build(
@@ -202,22 +205,22 @@ def drawn_law(p, q, num_children, draws, coins):
         draft_probs=q.expand(batch, num_children + 1, -1),
     )
     logits = p.log().expand(batch, num_children + 1, -1)
-    return torch.tensor([row[0] for row in token_lists(verify(tree, logits, LAW, coins))])
+    return torch.tensor([row[0] for row in token_lists(verify(tree, logits, LAW, uniforms))])
 
 
 def test_drawn_children_enumerated():
     """p = (.5, .3, .2), q = (.2, .3, .5): all thresholds lie on a grid of tenths."""
     p, q = torch.tensor([0.5, 0.3, 0.2]), torch.tensor([0.2, 0.3, 0.5])
-    coins = all_coins(3)
-    law = torch.zeros(3, dtype=torch.float64)
+    uniforms = all_uniforms(3)
+    distribution = torch.zeros(3, dtype=torch.float64)
     for first, second in itertools.permutations(range(3), 2):
         weight = float(q[first] * q[second] / (1 - q[first]))
-        draws = torch.tensor([first, second]).expand(len(coins), -1)
-        target = coins[:, [0, 0]]
-        accept = torch.cat([torch.zeros(len(coins), 1), coins[:, 1:]], dim=1)
-        token = drawn_law(p, q, 2, draws, VerifyCoins(target, accept))
-        law += weight * token.bincount(minlength=3).double() / len(coins)
-    torch.testing.assert_close(law, p.double(), atol=1e-7, rtol=0)
+        draws = torch.tensor([first, second]).expand(len(uniforms), -1)
+        target = uniforms[:, [0, 0]]
+        accept = torch.cat([torch.zeros(len(uniforms), 1), uniforms[:, 1:]], dim=1)
+        token = drawn_distribution(p, q, 2, draws, VerifyUniforms(target, accept))
+        distribution += weight * token.bincount(minlength=3).double() / len(uniforms)
+    torch.testing.assert_close(distribution, p.double(), atol=1e-7, rtol=0)
 
 
 def chi_square(tokens, p):
@@ -231,22 +234,24 @@ def random_case(seed, num_children, batch=100_000):
     q = torch.randn(6, generator=generator).mul(1.5).softmax(-1)
     uniform = torch.rand(3, batch, num_children + 1, generator=generator, dtype=torch.float64)
     draws, _ = draw_without_replacement(q.expand(batch, -1), uniform[0, :, :num_children])
-    return p, q, draws, VerifyCoins(uniform[1], uniform[2])
+    return p, q, draws, VerifyUniforms(uniform[1], uniform[2])
 
 
 @pytest.mark.parametrize("num_children", [1, 2, 3])
 @pytest.mark.parametrize("seed", range(3))
 def test_drawn_children_follow_the_target(seed, num_children):
     """Chi-square over 100,000 rows; false alarm 1e-6 per case."""
-    p, q, draws, coins = random_case(seed, num_children)
-    assert chi_square(drawn_law(p, q, num_children, draws, coins), p) > 1e-6
+    p, q, draws, uniforms = random_case(seed, num_children)
+    assert chi_square(drawn_distribution(p, q, num_children, draws, uniforms), p) > 1e-6
 
 
 def test_pruning_drawn_children_by_score_is_not_lossless():
     """Negative control: of two drawn children only the drafter's better one is offered."""
-    p, q, draws, coins = random_case(0, 2)
+    p, q, draws, uniforms = random_case(0, 2)
     better = draws.gather(1, q[draws].argmax(1, keepdim=True))
-    tokens = drawn_law(p, q, 1, better, VerifyCoins(coins.target[:, :2], coins.accept[:, :2]))
+    tokens = drawn_distribution(
+        p, q, 1, better, VerifyUniforms(uniforms.target[:, :2], uniforms.accept[:, :2])
+    )
     assert chi_square(tokens, p) < 1e-12
 
 
@@ -254,8 +259,8 @@ def test_a_drawn_branch_follows_the_target_at_both_levels():
     """A chain of two drawn tokens; false alarm 1e-6 per test."""
     generator = torch.Generator().manual_seed(3)
     batch = 100_000
-    laws = torch.randn(4, 5, generator=generator).softmax(-1)
-    p0, q0, p1, q1 = laws
+    distributions = torch.randn(4, 5, generator=generator).softmax(-1)
+    p0, q0, p1, q1 = distributions
     uniform = torch.rand(8, batch, generator=generator, dtype=torch.float64)
     first, _ = draw_without_replacement(q0.expand(batch, -1), uniform[0, :, None])
     second, _ = draw_without_replacement(q1.expand(batch, -1), uniform[1, :, None])
@@ -265,17 +270,17 @@ def test_a_drawn_branch_follows_the_target_at_both_levels():
         drafts,
         draft_probs=torch.stack([q0, q1]).expand(batch, -1, -1),
     )
-    coins = VerifyCoins(uniform[2:5].T, uniform[5:8].T)
-    outputs = token_lists(verify(tree, logits_of(p0, p1, p0, batch=batch), LAW, coins))
+    uniforms = VerifyUniforms(uniform[2:5].T, uniform[5:8].T)
+    outputs = token_lists(verify(tree, logits_of(p0, p1, p0, batch=batch), LAW, uniforms))
     assert chi_square(torch.tensor([row[0] for row in outputs]), p0) > 1e-6
     assert chi_square(torch.tensor([row[1] for row in outputs if len(row) > 1]), p1) > 1e-6
 
 
-def test_equal_laws_accept_every_drawn_token():
+def test_equal_distributions_accept_every_drawn_token():
     p = torch.tensor([0.1, 0.2, 0.7])
     draws = torch.tensor([[0], [1], [2]])
     high = torch.full((3, 2), 1 - 2**-53, dtype=torch.float64)
-    assert drawn_law(p, p, 1, draws, VerifyCoins(high, high)).tolist() == [0, 1, 2]
+    assert drawn_distribution(p, p, 1, draws, VerifyUniforms(high, high)).tolist() == [0, 1, 2]
 
 
 def test_children_that_hold_all_mass_leave_no_division_by_zero():
@@ -283,5 +288,5 @@ def test_children_that_hold_all_mass_leave_no_division_by_zero():
     p, q = torch.tensor([0.5, 0.5, 0.0]), torch.tensor([0.5, 0.25, 0.25])
     draws = torch.tensor([[2, 0], [2, 1], [0, 1]])
     high = torch.full((3, 3), 1 - 2**-53, dtype=torch.float64)
-    tokens = drawn_law(p, q, 2, draws, VerifyCoins(high, high))
+    tokens = drawn_distribution(p, q, 2, draws, VerifyUniforms(high, high))
     assert set(tokens.tolist()) <= {0, 1}

@@ -66,7 +66,7 @@ def noisy_copy(target: Target, noise: float = 0.03) -> Target:
 
 @functools.cache
 def foreign_copy(target: Target, noise: float = 0.03) -> Target:
-    """The target's layers behind another vocabulary: entries of both have the target's rows."""
+    """The target's layers after another vocabulary: entries of both have the target's rows."""
     tokenizer = other_tokenizer()
     ours, theirs = target.tokenizer.get_vocab(), tokenizer.get_vocab()
     model, _ = tiny_random(target.config.model_type, vocab_size=len(theirs))

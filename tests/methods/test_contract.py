@@ -1,4 +1,4 @@
-"""The one contract of every method: greedy text equals vanilla's, sampled text the target's law."""
+"""The contract of every method: greedy text is vanilla's, sampled text follows the target."""
 
 import functools
 import json
@@ -203,7 +203,7 @@ def test_one_seed_gives_the_same_tokens_whatever_the_neighbours(name):
     ],
 )
 def test_chosen_children_draw_vanillas_very_text(name):
-    """At equal coins a method that chooses its children samples the same tokens as vanilla."""
+    """At equal uniforms a method that chooses its children samples the same tokens as vanilla."""
     target = target_of("llama")
     sampling = Sampling(1.0, top_p=0.95)
     expected = decode(target, Vanilla(), PROMPTS, max_new_tokens=30, sampling=sampling)
@@ -213,9 +213,9 @@ def test_chosen_children_draw_vanillas_very_text(name):
 
 @pytest.mark.parametrize("name", METHODS)
 def test_sampled_text_follows_the_target(name):
-    """Law of the second and third token over 1200 rows; false alarm 1e-6 per method.
+    """Distribution of the second and third token over 1200 rows; false alarm 1e-6 per method.
 
-    The expected law is computed from the target's forward alone.
+    The expected distribution is computed from the target's forward alone.
     """
     target = target_of("llama")
     sampling = Sampling(0.7, top_k=4)
@@ -228,22 +228,22 @@ def test_sampled_text_follows_the_target(name):
         max_new_tokens=3,
         row_keys=[7919 * row for row in range(NUM_ROWS)],
     )
-    law = {(): 1.0}
+    distribution = {(): 1.0}
     for _ in range(3):
         longer = {}
-        for tokens, mass in law.items():
+        for tokens, mass in distribution.items():
             cache = target.new_cache(1)
             probs = sampling.probs(target.prefill([prompt + list(tokens)], cache).logits[0, 0])
             for token in probs.nonzero().flatten().tolist():
                 if tokens and tokens[-1] in target.eos_ids:
                     continue
                 longer[(*tokens, token)] = mass * float(probs[token])
-        law = longer
+        distribution = longer
     counts = Counter(tuple(row.tokens) for row in rows)
-    assert set(counts) <= set(law)
-    likely = [tokens for tokens in law if law[tokens] * NUM_ROWS >= 5]
+    assert set(counts) <= set(distribution)
+    likely = [tokens for tokens in distribution if distribution[tokens] * NUM_ROWS >= 5]
     observed = [counts[tokens] for tokens in likely]
-    expected = [law[tokens] * NUM_ROWS for tokens in likely]
+    expected = [distribution[tokens] * NUM_ROWS for tokens in likely]
     rest = NUM_ROWS - sum(observed), NUM_ROWS - sum(expected)
     if rest[1] > 5:
         observed.append(rest[0])

@@ -111,7 +111,7 @@ def test_what_the_drafter_doubts_is_not_drafted(target, drafter, sizes):
 
 
 def test_a_stopped_chain_ends_before_its_path_gets_too_improbable(target, drafter):
-    """The probability of each path, recomputed from the full drafter laws, frames the threshold."""
+    """Each path's probability, recomputed from the full distributions, frames the threshold."""
     threshold = 1e-5
     trees, full = [], []
     stopping = spied(EagleChain(target, drafter, stop_confidence=threshold), trees)

@@ -1,4 +1,4 @@
-"""Draft models: what they draft is their own law, whatever was accepted before, in any batch."""
+"""Draft models draft by their own distribution, whatever was accepted before, in any batch."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def decode_seen(
     return seen, sum(sum(row.accepted_lengths) for row in rows)
 
 
-def test_drafts_are_what_the_draft_model_says_behind_the_row(target: Target) -> None:
+def test_drafts_are_what_the_draft_model_says_after_the_row(target: Target) -> None:
     """Ragged rows, partly accepted drafts and rows that end: never a stale slot of the cache."""
     model = noisy_copy(target)
     seen, accepted = decode_seen(target, Speculative(target, draft_model=model), Sampling())
@@ -63,10 +63,10 @@ def test_drafts_are_what_the_draft_model_says_behind_the_row(target: Target) -> 
 
 
 @pytest.mark.parametrize("kind", [Speculative, Universal])
-def test_tokens_are_drawn_from_the_draft_models_law_over_shared_tokens(
+def test_tokens_are_drawn_from_the_draft_models_distribution_over_shared_tokens(
     target: Target, kind: type[Speculative] | type[Universal]
 ) -> None:
-    """The law of every tree's root, against a fresh forward of the draft model."""
+    """The distribution of every tree's root, against a fresh forward of the draft model."""
     model = noisy_copy(target) if kind is Speculative else foreign_copy(target)
     sampling = Sampling(0.9, top_k=20, top_p=0.9)
     proposer = kind(target, draft_model=model)
@@ -85,10 +85,10 @@ def test_tokens_are_drawn_from_the_draft_models_law_over_shared_tokens(
             kept = torch.full_like(logits, -torch.inf)
             there = torch.tensor([number for _, number in shared])
             kept[there] = logits[there]
-            law = sampling.probs(kept)
+            distribution = sampling.probs(kept)
             expected = torch.zeros(target.vocab_size)
             for own, other in shared:
-                expected[own] = law[other]
+                expected[own] = distribution[other]
             torch.testing.assert_close(tree.draft_probs[number, 0], expected, atol=1e-4, rtol=0)
             assert float(expected[tree.tokens[number, 1]]) > 0
 

@@ -32,10 +32,10 @@ class Watched(EagleDynamic):
     """Keeps what each draft came from, and has more of it accepted than the drafter deserves.
 
     Args:
-        texts: the prompts with the target's answers behind them.
+        texts: the prompts with the target's answers after them.
 
     Attributes:
-        drafts: of each row in each cycle its tokens, the state behind its root, and its tree as
+        drafts: of each row in each cycle its tokens, the state after its root, and its tree as
             {path of tokens: log-probability}.
         num_accepted: of the rows in each cycle.
         num_moved: cycles of rows that kept another node than the first branch's.
@@ -102,7 +102,7 @@ def plain_states(drafter: Eagle1, tokens: list[int], features: Tensor) -> Tensor
 
 
 def plain_score(drafter: Eagle1, tokens: list[int], features: Tensor, path: tuple[int, ...]):
-    """Log-probability of `path` behind a text, by a pass over everything for each of its tokens."""
+    """Log-probability of `path` after a text, by a pass over everything for each of its tokens."""
     score = 0.0
     for token in path:
         state = plain_states(drafter, tokens, features)[-1:]

@@ -46,8 +46,8 @@ class Planted(Recorded):
         return super().propose(context)
 
 
-def logits_behind(target, tokens):
-    """What a plain forward over `tokens`, by itself, says behind the last one."""
+def logits_after(target, tokens):
+    """What a plain forward over `tokens`, by itself, says after the last one."""
     return target.prefill([tokens], target.new_cache(1)).logits[0, 0]
 
 
@@ -70,7 +70,7 @@ def test_every_trajectory_and_every_guess_scores_as_it_does_alone(architecture):
     proposer = Planted(window_size=width, ngram_size=size, num_guesses=3)
     decode(target, proposer, [PROMPTS[1]], max_new_tokens=6)
     for text, tree, guesses, window, logits in proposer.cycles:
-        scores = {}  # path from the root on -> logits behind it
+        scores = {}  # path from the root on -> logits after it
         for level in range(size - 1):
             for column in range(width):
                 path = tuple(trajectory(window, level, column))
@@ -81,7 +81,7 @@ def test_every_trajectory_and_every_guess_scores_as_it_does_alone(architecture):
         for path, row in zip(guessed, logits[size * width - width :], strict=True):
             scores[text[-1], *path] = row
         for path, found in scores.items():
-            expected = logits_behind(target, [*text[:-1], *path])
+            expected = logits_after(target, [*text[:-1], *path])
             torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
 
 
@@ -101,7 +101,7 @@ def reference(target, texts, width, size, capacity):
         window[0][0] = text[-1]
         pools.append(list(pool))
         found = [
-            int(logits_behind(target, text[:-1] + trajectory(window, size - 2, column)).argmax())
+            int(logits_after(target, text[:-1] + trajectory(window, size - 2, column)).argmax())
             for column in range(width)
         ]
         for column in range(width):

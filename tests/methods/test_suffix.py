@@ -5,7 +5,7 @@ import torch
 
 from eagle_lab.engine.loop import decode
 from eagle_lab.engine.proposer import Context
-from eagle_lab.engine.sampling import Coins, Sampling
+from eagle_lab.engine.sampling import Sampling, Uniforms
 from eagle_lab.errors import UserError
 from eagle_lab.methods.suffix import Suffix, SuffixAutomaton, SuffixCopier
 from eagle_lab.targets.cache import TreeCache
@@ -15,8 +15,10 @@ from eagle_lab.targets.tiny import tiny_random
 
 def context_of(*rows):
     roots = torch.tensor([row[-1] for row in rows])
-    coins = Coins(list(range(len(rows))))
-    return Context([list(row) for row in rows], roots, TreeCache(1, len(rows)), Sampling(), coins)
+    uniforms = Uniforms(list(range(len(rows))))
+    return Context(
+        [list(row) for row in rows], roots, TreeCache(1, len(rows)), Sampling(), uniforms
+    )
 
 
 def copies_of(*rows, n_min=1, num_draft_tokens=16, tokens_per_match=2.0):

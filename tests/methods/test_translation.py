@@ -39,11 +39,11 @@ def translated(row: str, drafted: str) -> str:
         ("W|e", "", ""),
     ],
 )
-def test_a_draft_becomes_tokens_behind_the_row(row: str, drafted: str, expected: str) -> None:
+def test_a_draft_becomes_tokens_after_the_row(row: str, drafted: str, expected: str) -> None:
     assert translated(row, drafted) == expected
 
 
-def test_the_row_reaches_the_draft_model_as_its_own_tokens() -> None:
+def test_the_row_reaches_the_draft_model_as_its_bonus_tokens() -> None:
     tokens = pieces(OURS, " w|e| t|h|e| s|e|a")
     assert TRANSLATION.to_draft(tokens) == pieces(THEIRS, " we| the| s|ea")
     assert TRANSLATION.to_draft([]) == [0]  # nothing to read is read as something
@@ -64,7 +64,7 @@ def test_a_character_that_the_row_has_begun_is_finished() -> None:
     assert TRANSLATION.to_target(row, read, whole[:1]) == []  # not whole there either
 
 
-def test_what_no_tokens_spell_behind_the_row_is_left_out() -> None:
+def test_what_no_tokens_spell_after_the_row_is_left_out() -> None:
     """A word-piece tokenizer that always opens a text with a space cannot spell a word's rest."""
     entries = ["<unk>", "▁", "▁the", "▁th", "e"]
     tokenizer = Tokenizer(

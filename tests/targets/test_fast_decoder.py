@@ -28,7 +28,7 @@ def num_fast(target):
 
 
 def scored(target):
-    """Logits and features of a tree behind ragged prompts."""
+    """Logits and features of a tree after ragged prompts."""
     cache = target.new_cache(2)
     target.prefill(PROMPTS, cache)
     return target.score(DraftTree.build(TOKENS, PARENTS, max_depth=3), cache)

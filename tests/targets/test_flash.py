@@ -162,8 +162,8 @@ def test_the_package_agrees_where_it_is_installed(softcap):
 @needs_cuda
 @needs_torch_flash
 @torch.no_grad()
-def test_a_tree_behind_a_long_prefix_equals_the_reference_in_bfloat16():
-    """60 columns behind 2,000 and 3 slots, held against float64; 0.01 is four roundings."""
+def test_a_tree_after_a_long_prefix_equals_the_reference_in_bfloat16():
+    """60 columns after 2,000 and 3 slots, held against float64; 0.01 is four roundings."""
     generator = torch.Generator("cuda").manual_seed(0)
 
     def drawn(*shape):

@@ -58,7 +58,7 @@ def test_tree_forward_equals_one_forward_per_path(architecture, tied):
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_keep_equals_recomputing(architecture):
-    """A second tree behind a kept path scores as if the path had been prefilled."""
+    """A second tree after a kept path scores as if the path had been prefilled."""
     target = Target(*tiny_random(architecture))
     tree = DraftTree.build(TOKENS.expand(2, -1), PARENTS.expand(2, -1), max_depth=3)
     prompts = [PROMPTS[0], PROMPTS[1]]

@@ -175,7 +175,7 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("key", "value"), [("temperature", -1), ("top_p", 2), ("top_k", -1)])
 @pytest.mark.parametrize("section", ["eval", "data"])
-def test_a_law_that_cannot_be_names_its_key(
+def test_a_distribution_that_cannot_be_names_its_key(
     tmp_path: Path, section: str, key: str, value: int
 ) -> None:
     config = make(tmp_path, **{f"{section}__{key}": value})

@@ -209,13 +209,13 @@ def test_every_recipe_makes_valid_settings(name: str) -> None:
     hub = ["target.name=org/model"] if "gpu" in name else []
     config = compose([f"+experiment={name}", "output_dir=x", *hub])
     assert config.task == "train"
-    optimisation, fits = train.optimisation_from(config), train.fit_settings_from(config)
-    assert optimisation.learning_rate > 0
+    optimization, fits = train.optimization_from(config), train.fit_settings_from(config)
+    assert optimization.learning_rate > 0
     assert fits.max_epochs is not None
     if name == "train_plain":
         assert not config.drafter.inner_norm
         assert config.drafter.draft_vocab_size is None
         assert not config.trainer.least_squares_start
-        assert (optimisation.beta1, optimisation.beta2) == (0.9, 0.95)
-        assert (optimisation.learning_rate, optimisation.warmup_steps) == (3e-5, 2000)
-        assert (optimisation.feature_weight, optimisation.token_weight) == (1.0, 0.1)
+        assert (optimization.beta1, optimization.beta2) == (0.9, 0.95)
+        assert (optimization.learning_rate, optimization.warmup_steps) == (3e-5, 2000)
+        assert (optimization.feature_weight, optimization.token_weight) == (1.0, 0.1)

@@ -116,5 +116,5 @@ def test_bad_input_is_one_line(store: Path, tmp_path: Path) -> None:
 def test_the_recipe_of_the_default_target_composes() -> None:
     config = compose(["+experiment=train_smollm2_draft", "output_dir=x"])
     assert config.task == "train_draft"
-    assert train.optimisation_from(config).token_weight == 1.0
+    assert train.optimization_from(config).token_weight == 1.0
     assert config.target.name == "smollm2_135m"

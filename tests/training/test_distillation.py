@@ -18,7 +18,7 @@ from eagle_lab.targets.target import Target
 from eagle_lab.targets.tiny import ARCHITECTURES, tiny_random
 from eagle_lab.training.distillation import DistillationModule
 from eagle_lab.training.fit import FitResult, fit
-from eagle_lab.training.settings import FitSettings, Optimisation
+from eagle_lab.training.settings import FitSettings, Optimization
 from tests.training.fakes import FakeConversation, FakeStore
 
 SETTINGS: dict[str, Any] = {
@@ -45,7 +45,7 @@ def batch_of(target: Target, lengths: list[int]) -> PackedBatch:
 
 
 def module_of(target: Target, layers: list[int], **changes: Any) -> DistillationModule:
-    settings = Optimisation(**{**SETTINGS, **changes})
+    settings = Optimization(**{**SETTINGS, **changes})
     return DistillationModule(shortened(target, layers), target, settings)
 
 
@@ -54,7 +54,7 @@ def test_loss_and_acceptance_are_those_of_each_conversation_by_itself(architectu
     """Case 18, against one plain Hugging Face forward per conversation and loops over its rows."""
     target = target_of(architecture)
     model = shortened(target, [0, 3, 7])
-    module = DistillationModule(model, target, Optimisation(**SETTINGS))
+    module = DistillationModule(model, target, Optimization(**SETTINGS))
     batch = batch_of(target, [19, 8, 30])
     with torch.no_grad():
         module.validation_step(batch, 0)
@@ -69,8 +69,8 @@ def test_loss_and_acceptance_are_those_of_each_conversation_by_itself(architectu
         logits, states = whole.logits[0], whole.hidden_states[-1][0]
         rows = [row for row in range(len(tokens) - 1) if supervised[row + 1]]
         for row in rows:
-            law = softmax(target.head(features[row]), dim=-1)
-            token.append(float(-(law * log_softmax(logits[row], dim=-1)).sum()))
+            distribution = softmax(target.head(features[row]), dim=-1)
+            token.append(float(-(distribution * log_softmax(logits[row], dim=-1)).sum()))
             feature.append(float(torch.nn.functional.smooth_l1_loss(states[row], features[row])))
             for depth in range(3):
                 if row + depth not in rows:

@@ -21,12 +21,12 @@ from eagle_lab.errors import UserError
 from eagle_lab.training.alignment import next_tokens
 from eagle_lab.training.fit import FitResult, fit
 from eagle_lab.training.metrics import AcceptanceCounts
-from eagle_lab.training.settings import FitSettings, Optimisation
+from eagle_lab.training.settings import FitSettings, Optimization
 from tests.drafters.fakes import FakeTarget, causal_attend
 from tests.training.fakes import fake_data
 
 LENGTHS = [9, 12, 15, 8, 14, 8, 9, 11, 10, 12, 7, 13]  # ten conversations to train on
-OPTIMISATION: dict[str, Any] = {
+OPTIMizATION: dict[str, Any] = {
     "ttt_steps": 2, "learning_rate": 1e-2, "warmup_steps": 3, "noise": 0.1, "val_depth": 3
 }  # fmt: skip
 Write = Callable[[list[dict[str, Any]], list[dict[str, Any]]], None]
@@ -50,7 +50,7 @@ def train(
     target, data = FakeTarget(), fake_data(lengths, seed=data_seed)
     if drafter is None:
         drafter = new_drafter(target, data, draft_vocab_size=6, seed=0, inner_norm=True)
-    module = DrafterModule(drafter, Optimisation(**{**OPTIMISATION, **changes}))
+    module = DrafterModule(drafter, Optimization(**{**OPTIMizATION, **changes}))
     settings = FitSettings(
         **{"max_epochs": 2, "max_minutes": None, "log_every_steps": 1} | (fits or {})
     )
@@ -58,7 +58,7 @@ def train(
 
 
 def interrupt_at(step: int) -> Write:
-    """Ctrl-C, once, while the row of an optimiser step is written."""
+    """Ctrl-C, once, while the row of an optimizer step is written."""
     pending = [step]
 
     def write(train_rows: list[dict[str, Any]], val_rows: list[dict[str, Any]]) -> None:
@@ -269,20 +269,20 @@ def test_bfloat16_autocast_trains_float32_weights(tmp_path: Path) -> None:
 
 
 def test_schedule_warms_up_and_falls() -> None:
-    settings = Optimisation(warmup_steps=4, schedule="linear", final_learning_rate=0.1)
+    settings = Optimization(warmup_steps=4, schedule="linear", final_learning_rate=0.1)
     assert [settings.learning_rate_factor(step, 0.0) for step in range(5)] == [
         0.25, 0.5, 0.75, 1.0, 1.0
     ]  # fmt: skip
     assert settings.learning_rate_factor(9, 0.5) == pytest.approx(0.55)
     assert settings.learning_rate_factor(9, 2.0) == pytest.approx(0.1)
-    cosine = Optimisation(warmup_steps=0, schedule="cosine")
+    cosine = Optimization(warmup_steps=0, schedule="cosine")
     assert cosine.learning_rate_factor(5, 0.5) == pytest.approx(0.5)
-    assert Optimisation(schedule="constant").learning_rate_factor(5000, 0.9) == 1.0
+    assert Optimization(schedule="constant").learning_rate_factor(5000, 0.9) == 1.0
 
 
 def test_noise_is_uniform_and_a_function_of_seed_epoch_and_batch() -> None:
     drafter = new_drafter(FakeTarget(), fake_data(LENGTHS), draft_vocab_size=6, seed=0)
-    module, clean = DrafterModule(drafter, Optimisation(noise=0.1)), torch.zeros(400, 16)
+    module, clean = DrafterModule(drafter, Optimization(noise=0.1)), torch.zeros(400, 16)
     noise = module._with_noise(clean, 3)
     assert noise.abs().max() <= 0.1
     # 6400 draws: the mean is within 5 standard errors (chance of a false alarm below 1e-6)
@@ -312,6 +312,6 @@ def test_settings_that_cannot_be_are_named() -> None:
             with pytest.raises(UserError, match=rf"trainer\.{name}={value}; allowed: above 0"):
                 FitSettings(**{"max_epochs": 1, "max_minutes": None} | {name: value})
     with pytest.raises(UserError, match="schedule"):
-        Optimisation(schedule="cosin")
+        Optimization(schedule="cosin")
     with pytest.raises(UserError, match="ttt_steps=0"):
-        Optimisation(ttt_steps=0)
+        Optimization(ttt_steps=0)

@@ -29,7 +29,7 @@ def rows(num: int = 7) -> dict[str, Tensor]:
 def naive(target: FakeTarget, kept: list[int], given: dict[str, Tensor]) -> tuple[float, float]:
     """Both means, number by number in float64; labels outside `kept` do not count for CE."""
 
-    def law(hidden: Tensor) -> list[float]:
+    def distribution(hidden: Tensor) -> list[float]:
         scores = []
         for token in kept:
             score = float(hidden.double() @ target.head_weight[token].double())
@@ -47,7 +47,7 @@ def naive(target: FakeTarget, kept: list[int], given: dict[str, Tensor]) -> tupl
         smooth = [0.5 * e * e if e < 1 else e - 0.5 for e in errors]
         feature_losses.append(sum(smooth) / HIDDEN)
         if label in kept:
-            p, q = law(feature), law(predicted)
+            p, q = distribution(feature), distribution(predicted)
             token_losses.append(-sum(a * math.log(b) for a, b in zip(p, q, strict=True)))
     return sum(feature_losses) / len(feature_losses), sum(token_losses) / len(token_losses)
 
@@ -99,8 +99,8 @@ def test_gradient_is_autograds_own(kept: list[int] | None) -> None:
         raw = hidden @ target.head_weight[ids].double().T + target.head_bias[ids].double()
         return 2.0 * torch.tanh(raw / 2.0)
 
-    law = torch.softmax(logits(given["features"].double()), -1)
-    ce = -(law * torch.log_softmax(logits(plain), -1)).sum(-1)
+    distribution = torch.softmax(logits(given["features"].double()), -1)
+    ce = -(distribution * torch.log_softmax(logits(plain), -1)).sum(-1)
     counted = torch.tensor([label in ids for label in given["token_labels"].tolist()])
     ce[counted].mean().backward()
     assert plain.grad is not None
@@ -108,7 +108,7 @@ def test_gradient_is_autograds_own(kept: list[int] | None) -> None:
 
 
 def test_half_precision_gives_the_float64_gradient_within_one_percent() -> None:
-    """Case 17, for a drafter close to its target: the two laws nearly cancel in the gradient."""
+    """For a drafter close to its target: the two distributions nearly cancel in the gradient."""
     generator = torch.Generator().manual_seed(0)
     target_logits = (torch.randn(8, 4096, generator=generator) * 3).bfloat16()
     logits = (target_logits + torch.randn(8, 4096, generator=generator) * 0.1).bfloat16()
@@ -117,8 +117,8 @@ def test_half_precision_gives_the_float64_gradient_within_one_percent() -> None:
     loss, _ = losses.ChunkedTokenLoss.apply(hidden, target_logits, lambda states: states * 1.0)
     loss.backward()
     exact = logits.double().requires_grad_()
-    law = torch.softmax(target_logits.double(), -1)
-    (-(law * torch.log_softmax(exact, -1)).sum()).backward()
+    distribution = torch.softmax(target_logits.double(), -1)
+    (-(distribution * torch.log_softmax(exact, -1)).sum()).backward()
     assert hidden.grad is not None
     assert exact.grad is not None
     error = (hidden.grad.double() - exact.grad).norm() / exact.grad.norm()

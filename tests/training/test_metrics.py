@@ -11,7 +11,7 @@ CORRECT = torch.tensor([[1, 1, 0], [1, 0, 1], [0, 1, 1]])
 
 
 def test_conditional_and_expected_tau() -> None:
-    """Case 2. A token that is right behind a wrong one is never reached."""
+    """Case 2. A token that is right after a wrong one is never reached."""
     counts = AcceptanceCounts(3)
     counts.add(CORRECT)
     assert counts.conditional.tolist() == pytest.approx([2 / 3, 1 / 2, 0])

@@ -2,7 +2,7 @@
 
 A first token belongs to the prefill and to no cycle; output is cut at the first end-of-sequence id
 and at the token limit; a cycle is one pass of the target. Assisted generation of transformers
-drafts before its prefill: what that pass emits behind the first token is a cycle of its own, which
+drafts before its prefill: what that pass emits after the first token is a cycle of its own, which
 took no further time.
 """
 

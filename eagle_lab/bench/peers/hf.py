@@ -1,9 +1,9 @@
 """Hugging Face `generate` as a peer: plain, assisted by a draft model, and with prompt lookup.
 
-The loop, the layers and the defaults are those of transformers; the weights, the prompts, the law
-and the counting are ours. Tokens arrive through a streamer, one call per pass of the target, and a
-hook notes how many columns each pass had; nothing else of ours runs inside. How a cycle splits
-into drafting and verifying is not known.
+The loop, the layers and the defaults are those of transformers; the weights, the prompts, the
+distribution and the counting are ours. Tokens arrive through a streamer, one call per pass of the
+target, and a hook notes how many columns each pass had; nothing else of ours runs inside. How a
+cycle splits into drafting and verifying is not known.
 
 At T > 0 transformers draws from torch's global generator, seeded here with the keys of the batch's
 rows: a run repeats itself, but a row's text changes with its neighbours.
@@ -43,7 +43,7 @@ def unmodified(target: Target) -> Any:
     """A `PreTrainedModel` that shares the weights of `target` and none of its changes.
 
     Its generation settings are those of an empty `GenerationConfig`: a penalty or temperature
-    that came with the weights would make another law than the one that is benched.
+    that came with the weights would make another distribution than the one that is benched.
     """
     from accelerate import init_empty_weights
 
@@ -152,10 +152,10 @@ class HfGenerate:
         )
 
     def _config(self, sampling: Sampling, max_new_tokens: int) -> GenerationConfig:
-        """The law and the limits; everything else as transformers ships it."""
-        law: dict[str, Any] = {"do_sample": False}
+        """The distribution and the limits; everything else as transformers ships it."""
+        distribution: dict[str, Any] = {"do_sample": False}
         if not sampling.greedy:
-            law = {
+            distribution = {
                 "do_sample": True,
                 "temperature": sampling.temperature,
                 "top_p": sampling.top_p,
@@ -165,7 +165,7 @@ class HfGenerate:
             max_new_tokens=max_new_tokens,
             eos_token_id=sorted(self.target.eos_ids) or None,
             pad_token_id=0,
-            **law,
+            **distribution,
             **self._drafting(),
         )
 
@@ -179,7 +179,7 @@ class HfGenerate:
 
 
 class HfPromptLookup(HfGenerate):
-    """`generate(prompt_lookup_num_tokens=…)`: copies behind n-grams found in the context."""
+    """`generate(prompt_lookup_num_tokens=…)`: copies after n-grams found in the context."""
 
     max_batch_size = 1
 
@@ -222,7 +222,7 @@ class HfAssisted(HfGenerate):
             draft_model: hub id or folder, or a model that is loaded.
             num_draft_tokens: first and, with a constant schedule, longest draft
                 (`num_assistant_tokens`).
-            stop_confidence: a draft ends behind a token that is less probable than this
+            stop_confidence: a draft ends after a token that is less probable than this
                 (`assistant_confidence_threshold`); transformers moves the threshold as it goes
                 where scikit-learn is installed; 0 never stops.
             schedule: constant, heuristic (two longer after a draft accepted whole, one shorter

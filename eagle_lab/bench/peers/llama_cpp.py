@@ -2,7 +2,8 @@
 
 Imported only where the method is asked for. The weights are written as GGUF once and lie in memory
 a second time; keys and values are kept in F32, too, so that greedy output can be compared. With
-top_p < 1 and a temperature other than 1 its law is another than ours: it cuts before it heats.
+top_p < 1 and a temperature other than 1 its distribution is another than ours: it cuts before it
+heats.
 
 A target's weights as a GGUF file in F32, which llama.cpp runs.
 
@@ -177,11 +178,11 @@ class LlamaCpp:
         """
         check_fits(self.target, 0, prompts, max_new_tokens)
         keys = row_keys or range(len(prompts))
-        law = sampling or Sampling()
+        distribution = sampling or Sampling()
         return [
             generations_of(
                 [prompt],
-                self._passes(list(prompt), law, max_new_tokens, key),
+                self._passes(list(prompt), distribution, max_new_tokens, key),
                 max_new_tokens=max_new_tokens,
                 eos_ids=self.target.eos_ids,
             )[0]

@@ -1,4 +1,4 @@
-"""Passes of target and drafter behind a filled cache, ready to be timed as often as one likes.
+"""Passes of target and drafter after a filled cache, ready to be timed as often as one likes.
 
     passes = TargetPasses(target, tokens, context=128)
     with passes.ready(num_tokens=8) as run:
@@ -21,7 +21,7 @@ from torch import Tensor
 from eagle_lab.drafters.eagle1.network import Eagle1
 from eagle_lab.engine.draft_tree import DraftTree
 from eagle_lab.engine.proposer import Context
-from eagle_lab.engine.sampling import Coins, Sampling
+from eagle_lab.engine.sampling import Sampling, Uniforms
 from eagle_lab.methods.eagle import EagleChain
 from eagle_lab.targets.target import Target
 from eagle_lab.targets.tree_pass import use_tree_attention
@@ -38,14 +38,14 @@ class Passes(Protocol):
 
 
 class TargetPasses:
-    """The engine's verify pass: a chain of drafted tokens behind the root.
+    """The engine's verify pass: a chain of drafted tokens after the root.
 
     Attributes:
         features: [B, context, F] of what is in the cache.
     """
 
     def __init__(self, target: Target, tokens: Tensor, context: int):
-        """`tokens` [B, T] fill the cache up to `context`; those behind it are scored."""
+        """`tokens` [B, T] fill the cache up to `context`; those after it are scored."""
         self._target, self._next = target, tokens[:, context:]
         self._cache = target.new_cache(len(tokens))
         counts = torch.full((len(tokens),), context, device=tokens.device)
@@ -99,10 +99,10 @@ def _as_shipped(target: Target) -> Iterator[None]:
 
 
 class DraftPasses:
-    """A draft step: the drafter over the nodes of one level, and their draft laws."""
+    """A draft step: the drafter over the nodes of one level, and their draft distributions."""
 
     def __init__(self, target: Target, drafter: Eagle1, tokens: Tensor, features: Tensor):
-        """`features` [B, context, F] are the target's behind the first of `tokens` [B, T]."""
+        """`features` [B, context, F] are the target's after the first of `tokens` [B, T]."""
         context = features.shape[1]
         self._proposer, self._next = EagleChain(target, drafter), tokens[:, context:]
         self._features = features[:, :1]
@@ -113,7 +113,7 @@ class DraftPasses:
             roots=tokens[:, context],
             cache=cache,
             sampling=Sampling(),
-            coins=Coins(range(len(tokens)), tokens.device),
+            uniforms=Uniforms(range(len(tokens)), tokens.device),
         )
         self._proposer.begin(read, features)
 

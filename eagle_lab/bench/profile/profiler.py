@@ -1,7 +1,7 @@
-"""Passes behind a cache that was never computed: its keys and values are noise.
+"""Passes after a cache that was never computed: its keys and values are noise.
 
 What a pass costs does not depend on what the cache says, and reading 128 long prompts takes longer
-than all measurements behind them. Shapes: B rows, T tokens, H hidden width.
+than all measurements after them. Shapes: B rows, T tokens, H hidden width.
 
 What a pass of each model costs: cost curves over tokens, batch sizes and contexts.
 
@@ -74,7 +74,7 @@ class Profiler:
     """Times the passes of a target and, if there is one, of its drafter.
 
     Raises:
-        UserError: a context and a pass behind it do not fit the target's context.
+        UserError: a context and a pass after it do not fit the target's context.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class Profiler:
         return prepared
 
     def _prepared(self, tokens: Tensor, context: int) -> dict[str, Passes]:
-        """Passes of each model behind the first `context` of `tokens` [B, T]."""
+        """Passes of each model after the first `context` of `tokens` [B, T]."""
         ours = TargetPasses(self.target, tokens, context)
         passes: dict[str, Passes] = {
             "target": ours,
@@ -170,7 +170,7 @@ class Profiler:
 
 
 def fill_with_noise(cache: TreeCache, config: Any, context: int, room: int, like: Tensor) -> None:
-    """Commit `context` slots of noise in every row of an empty cache, with `room` slots behind.
+    """Commit `context` slots of noise in every row of an empty cache, with `room` slots after.
 
     Args:
         config: of the attention: `num_key_value_heads` and `head_dim`.
@@ -187,7 +187,7 @@ class NoiseTargetPasses(TargetPasses):
     """The verify pass of a target with noise in its cache."""
 
     def __init__(self, target: Target, tokens: Tensor, context: int):
-        """`tokens` [B, T]; those behind `context` are scored, as many slots are free for them."""
+        """`tokens` [B, T]; those after `context` are scored, as many slots are free for them."""
         self._target, self._next = target, tokens[:, context:]
         self._cache = target.new_cache(len(tokens))
         room = self._next.shape[1]
@@ -208,7 +208,7 @@ class NoiseDraftPasses(DraftPasses):
 
 
 class NoiseProfiler(Profiler):
-    """Times passes behind noise; Hugging Face's own layers are left out."""
+    """Times passes after noise; Hugging Face's own layers are left out."""
 
     def _prepared(self, tokens: Tensor, context: int) -> dict[str, Passes]:
         passes: dict[str, Passes] = {"target": NoiseTargetPasses(self.target, tokens, context)}

@@ -57,7 +57,7 @@ class ShapeCosts:
 
     @torch.no_grad()
     def measure(self, batch_size: int, context: int) -> Profile:
-        """Time all passes behind `context` tokens.
+        """Time all passes after `context` tokens.
 
         Raises:
             Infeasible: weights, cache and results do not fit the memory that is free.

@@ -5,7 +5,7 @@
     p̂_{i+2} = softmax(head(f̂_{i+1}))              the target's own frozen head
 
 Row i of a call holds the feature f_i and the token t_{i+1} that follows it; its output stands in
-for the feature of t_{i+1}, and its logits are a law of t_{i+2}.
+for the feature of t_{i+1}, and its logits are a distribution of t_{i+2}.
 
 The paper's plain form has no norm before attention and none after the layer. Switches:
 `inner_norm` puts an RMSNorm before attention (the residual stays un-normed), `draft_vocab_size`

@@ -36,7 +36,7 @@ from eagle_lab.training.alignment import take_step
 from eagle_lab.training.base import TrainingModule
 from eagle_lab.training.losses import Sums, row_sums
 from eagle_lab.training.rollout import Rollout
-from eagle_lab.training.settings import Optimisation
+from eagle_lab.training.settings import Optimization
 
 RIDGE = 1e-4  # of each input's own energy: few rows, or columns that always agree, stay solvable
 
@@ -164,7 +164,7 @@ def _ready(drafter: Eagle1, target: Any) -> Eagle1:
 class DrafterModule(TrainingModule):
     """Trains one drafter, which must be attached to its target."""
 
-    def __init__(self, drafter: Eagle1, settings: Optimisation) -> None:
+    def __init__(self, drafter: Eagle1, settings: Optimization) -> None:
         super().__init__(settings)
         self.drafter = drafter
         self._draft_ids: Tensor | None = None

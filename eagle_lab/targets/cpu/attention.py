@@ -88,7 +88,7 @@ def _softmax(scores, seen):  # type: ignore[no-untyped-def]
     """Softmax over the slots `seen` [S] of `scores` [S padded to whole steps], in place.
 
     Slots that are not seen, and padding, get 0. With nothing but whole steps of the vector code,
-    a sum does not depend on how many unseen slots stand behind it.
+    a sum does not depend on how many unseen slots stand after it.
     """
     lowest = np.float32(-3e38)
     best = lowest
@@ -225,7 +225,7 @@ def tree_mask(  # type: ignore[no-untyped-def]
     lengths, visible, batch, num_columns, num_tree_slots, num_slots, mask
 ):
     """1 for the slots that columns see, [B, N, S] bytes: the first `lengths` [B] of a row, then
-    those of the M behind them that are `visible` [B, N, M].
+    those of the M after them that are `visible` [B, N, M].
     """
     prefixes = carray(integers(lengths), (batch,))
     shown = carray(bytes_at(visible), (batch, num_columns, num_tree_slots))

@@ -172,19 +172,19 @@ class _Sums:
         for phi, total in zip(self._sums, self.totals, strict=True):
             phi.add_incoming(ir.Constant(_VECTOR, [0.0] * LANES), self._before)
             phi.add_incoming(total, self._loop)
-        behind = builder.append_basic_block("behind")
-        builder.cbranch(builder.icmp_signed("<", following, self._end), self._loop, behind)
-        builder.position_at_end(behind)
+        after = builder.append_basic_block("after")
+        builder.cbranch(builder.icmp_signed("<", following, self._end), self._loop, after)
+        builder.position_at_end(after)
 
 
 def _place(builder: ir.IRBuilder, address: ir.Value, stride: ir.Value, count: int) -> ir.Value:
-    """Pointer to the float `count` strides behind `address`."""
+    """Pointer to the float `count` strides after `address`."""
     start = builder.inttoptr(address, _FLOAT.as_pointer())
     return builder.gep(start, [builder.mul(stride, _INT(count))])
 
 
 def _load(builder: ir.IRBuilder, start: ir.Value, offset: ir.Value) -> ir.Value:
-    """LANES floats from `offset` behind `start` on."""
+    """LANES floats from `offset` after `start` on."""
     place = builder.bitcast(builder.gep(start, [offset]), _VECTOR.as_pointer())
     return builder.load(place, align=4)
 
@@ -219,7 +219,7 @@ def _sums_of_lanes(builder: ir.IRBuilder, vectors: list[ir.Value]) -> ir.Value:
     """
 
     def halves(first: ir.Value, second: ir.Value, part: int, place: int) -> ir.Value:
-        """The first or second halves of all parts of a vector, or of two, one behind the other."""
+        """The first or second halves of all parts of a vector, or of two, one after the other."""
         num_lanes = first.type.count
         width = 2 * num_lanes if second is not first else num_lanes
         lanes = [lane for lane in range(width) if lane % part // (part // 2) == place]

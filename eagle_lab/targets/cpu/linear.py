@@ -72,7 +72,7 @@ def linear(  # type: ignore[no-untyped-def]
     """Up to three weight matrices [N_i, K] times the same inputs [T, K] -> [T, N_i] each.
 
     `first`, `second`, `third` are addresses, `num_...` their N; a missing matrix has N = 0. All are
-    `packed` (not 0) or none is. The results lie one behind the other.
+    `packed` (not 0) or none is. The results lie one after the other.
     """
     stride = width // 2 if packed else width
     end_first = (num_first + ROWS - 1) // ROWS

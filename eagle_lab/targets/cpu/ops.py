@@ -213,7 +213,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: flo
 
 def tree_mask(lengths: Tensor, visible: Tensor, num_slots: int) -> Tensor:
     """[B, 1, N, S] True for the first `lengths` [B] slots and for the `visible` [B, N, M] of the M
-    behind them; S is `num_slots`.
+    after them; S is `num_slots`.
     """
     batch, num_columns, num_tree_slots = visible.shape
     visible = visible.contiguous()

@@ -97,7 +97,7 @@ def agrees(
         return torch.randn(*shape, generator=generator, device=device).to(dtype)
 
     for num_columns in (1, 7):
-        # laid out as in a cache: room behind the slots, columns outermost in queries
+        # laid out as in a cache: room after the slots, columns outermost in queries
         query = drawn(4, num_columns, num_heads, width).transpose(1, 2)
         key, value = drawn(2, 4, num_kv, 320, width)[..., :301, :]
         case = query, key, value, lengths, width**-0.5, softcap

@@ -27,7 +27,7 @@ The target's verify pass from CUDA graphs: trees of any size in buckets of colum
     target.score(tree, cache)                                # from then on a replay
 
 Columns that a bucket adds are padding as a tree's own: they see themselves, nothing sees them, and
-their slots lie behind the tree's. Shapes: B rows, N columns.
+their slots lie after the tree's. Shapes: B rows, N columns.
 """
 
 from __future__ import annotations

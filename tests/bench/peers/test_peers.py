@@ -122,7 +122,7 @@ def test_exactly_max_new_tokens(name, max_new_tokens):
 
 
 def test_a_perfect_assistant_drafts_what_it_was_asked_to():
-    """20 tokens: the prefill verifies 3 drafts, and so does each pass behind it."""
+    """20 tokens: the prefill verifies 3 drafts, and so does each pass after it."""
     row = assisted(target_of(), num_draft_tokens=3).generate([PROMPTS[0]], max_new_tokens=20)[0]
     # 4 tokens in the prefill, the first of them no cycle's; then 4 a pass
     assert row.emitted_lengths == [3, 4, 4, 4, 4]
@@ -134,7 +134,7 @@ def test_a_perfect_assistant_drafts_what_it_was_asked_to():
 
 
 def test_a_doubtful_assistant_drafts_less():
-    """As shipped, drafts end behind the first token that is less probable than 0.4."""
+    """As shipped, drafts end after the first token that is less probable than 0.4."""
     shipped, fixed = (
         HfAssisted(target_of(), draft_model=target_of(), **options).generate(
             [PROMPTS[0]], max_new_tokens=24
@@ -175,25 +175,25 @@ def test_penalties_that_came_with_the_weights_are_left_out():
 
 
 def test_sampled_text_follows_the_target():
-    """Law of the first two tokens over 1200 rows; false alarm 1e-6. The global state is kept."""
+    """The first two tokens of 1200 rows; false alarm 1e-6. The global state is kept."""
     target, sampling, prompt = target_of(), Sampling(0.7, top_k=4), PROMPTS[4]
     state = torch.get_rng_state()
     peer = HfGenerate(target)
     asked = {"sampling": sampling, "max_new_tokens": 2}
     rows = peer.generate([prompt] * NUM_ROWS, row_keys=list(range(NUM_ROWS)), **asked)
     assert torch.equal(torch.get_rng_state(), state)
-    law = {}
+    distribution = {}
     probs = first = sampling.probs(target.prefill([prompt], target.new_cache(1)).logits[0, 0])
     for one in first.nonzero().flatten().tolist():
         probs = sampling.probs(target.prefill([[*prompt, one]], target.new_cache(1)).logits[0, 0])
-        law |= {
+        distribution |= {
             (one, two): float(first[one] * probs[two]) for two in probs.nonzero().flatten().tolist()
         }
     counts = Counter(tuple(row.tokens) for row in rows)
-    assert set(counts) <= set(law)
-    likely = [pair for pair in law if law[pair] * NUM_ROWS >= 5]
+    assert set(counts) <= set(distribution)
+    likely = [pair for pair in distribution if distribution[pair] * NUM_ROWS >= 5]
     observed = [counts[pair] for pair in likely]
-    expected = [law[pair] for pair in likely]
+    expected = [distribution[pair] for pair in likely]
     expected = [mass * sum(observed) / sum(expected) for mass in expected]
     assert stats.chisquare(observed, expected).pvalue > 1e-6
     again = peer.generate([prompt] * 9, row_keys=list(range(9)), **asked)

@@ -37,7 +37,7 @@ def random_tokens(target: Target, *shape: int) -> torch.Tensor:
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @torch.no_grad()
 def test_engine_and_plain_layers_compute_the_same_pass_again_and_again(architecture: str):
-    """Behind a context longer than the sliding windows, and in any order of sizes."""
+    """After a context longer than the sliding windows, and in any order of sizes."""
     target = load_target("tiny_random", device="cpu", architecture=architecture)
     tokens = random_tokens(target, 2, 30)
     ours, plain = TargetPasses(target, tokens, 20), PlainPasses(target, tokens, 20)
