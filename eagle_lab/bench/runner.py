@@ -147,14 +147,14 @@ class Bench:
         ]
         asked = (method, prompts, keys, self.settings.max_new_tokens)
         target = self._scorer_of(method, batch, prompts, keys)
-        num_recordings = CacheGraphs.num_recordings
+        num_captures = CacheGraphs.num_captures
         self._memory.start()
         generations = self._generate(target, *asked)
-        recorded = CacheGraphs.num_recordings > num_recordings
-        if recorded and self.settings.timing and method.repeatable:
-            # The same texts, without the time of recording
+        captured = CacheGraphs.num_captures > num_captures
+        if captured and self.settings.timing and method.repeatable:
+            # The same texts, without the time of capturing
             generations = self._generate(target, *asked)
-        # Recordings of the methods before keep memory that would count as this one's
+        # Graphs of the methods before keep memory that would count as this one's
         peak = self._memory.megabytes() if self.target.graphs is None else None
         return [
             self._row(method, batch, question, generation) | {"peak_memory_mb": peak}

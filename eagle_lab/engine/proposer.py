@@ -62,7 +62,7 @@ class Context:
         """The uniforms that verifying `tree` needs: none for greedy decoding."""
         if self.sampling.greedy:
             return None
-        return VerifyUniforms.toss(self.uniforms, tree, self.root_positions)
+        return VerifyUniforms.draw(self.uniforms, tree, self.root_positions)
 
     def keep(self, acceptance: Acceptance, outcome: Outcome) -> None:
         """Commit a cycle: its tokens, and in the cache the old roots and the accepted nodes."""

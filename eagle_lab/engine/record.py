@@ -180,7 +180,7 @@ class Record:
 
     def _drop_finished(self) -> list[int]:
         """Let finished rows go; returns the places of the others, see `emit`."""
-        going_on = _gaps_filled(
+        going_on = _fill_gaps(
             [place for place, row in enumerate(self.rows) if not self.generations[row].finished_by]
         )
         self.rows = [self.rows[place] for place in going_on]
@@ -260,7 +260,7 @@ class Record:
         return self.generations
 
 
-def _gaps_filled(places: list[int]) -> list[int]:
+def _fill_gaps(places: list[int]) -> list[int]:
     """Ascending places, reordered so that all below their number stay where they are.
 
     [0, 2, 3, 5] -> [0, 5, 2, 3]

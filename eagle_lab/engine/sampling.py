@@ -162,7 +162,7 @@ class Uniforms:
         """Uniforms of the chosen rows."""
         return Uniforms(self.keys[np.asarray(rows, dtype=np.int64)], self.device)
 
-    def toss(self, positions: Tensor, purpose: Purpose, count: int = 1) -> Tensor:
+    def draw(self, positions: Tensor, purpose: Purpose, count: int = 1) -> Tensor:
         """Uniform numbers [B, P, count], float64.
 
         `positions` [B, P] are the places in their rows of the tokens that the uniforms decide. They

@@ -150,7 +150,7 @@ def graft(tree: DraftTree, branch: Tensor, counts: Tensor) -> DraftTree:
     )
 
 
-def emptied(tree: DraftTree, rows: Tensor) -> DraftTree:
+def clear_rows(tree: DraftTree, rows: Tensor) -> DraftTree:
     """`tree` with every node of `rows` [B] turned into padding."""
     _check_chosen(tree)
     valid = tree.valid & ~rows[:, None]

@@ -79,12 +79,12 @@ class VerifyUniforms:
     accept: Tensor
 
     @classmethod
-    def toss(cls, uniforms: Uniforms, tree: DraftTree, root_positions: Tensor) -> VerifyUniforms:
+    def draw(cls, uniforms: Uniforms, tree: DraftTree, root_positions: Tensor) -> VerifyUniforms:
         """Uniforms for `tree`; `root_positions` [B], on the host, are those of `Context`."""
         steps = torch.arange(tree.max_depth + 1)
         places = root_positions[:, None] + 1 + steps
-        target = uniforms.toss(places, Purpose.TARGET)[..., 0]
-        accept = uniforms.toss(root_positions[:, None], Purpose.ACCEPT, tree.num_columns)[:, 0]
+        target = uniforms.draw(places, Purpose.TARGET)[..., 0]
+        accept = uniforms.draw(root_positions[:, None], Purpose.ACCEPT, tree.num_columns)[:, 0]
         return cls(target, accept)
 
 

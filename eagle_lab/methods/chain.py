@@ -108,7 +108,7 @@ class Draws:
         if context.sampling.greedy:
             return None
         places = context.root_positions[:, None]
-        uniforms = context.uniforms.toss(places, Purpose.DRAFT, num_draft_tokens)[:, 0]
+        uniforms = context.uniforms.draw(places, Purpose.DRAFT, num_draft_tokens)[:, 0]
         return cls(context.sampling, uniforms)
 
 

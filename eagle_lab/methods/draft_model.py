@@ -147,7 +147,7 @@ def open_draft_model(asked: str | Path, target: Target) -> Target:
         graphs=False,
     )
     if target.graphs is not None and no_graphs_reason(model.config) is None:
-        model.graphs = VerifyGraphs(model, target.graphs.recorder)
+        model.graphs = VerifyGraphs(model, target.graphs.capture)
     return model
 
 
@@ -208,7 +208,7 @@ class DraftModel:
         tokens, num_tokens = tokens.clamp(max=self.model.vocab_size - 1), tokens.shape[1]
         if self.model.graphs is None or num_tokens > 1 + self.num_draft_tokens:
             return self.model.extend(tokens, counts, self._cache).logits[:, 0]
-        # The same pass as a chain that is scored, which runs from a recording
+        # The same pass as a chain that is scored, which may be a graph's replay
         scores = self.model.score(DraftTree.chain(tokens[:, 0], tokens[:, 1:]), self._cache)
         self._cache.advance(counts, self._cache.max_length + 1 if num_tokens == 1 else None)
         return scores.logits[torch.arange(len(counts), device=counts.device), counts - 1]

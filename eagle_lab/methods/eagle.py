@@ -14,8 +14,8 @@ Shapes: B rows, K nodes of a level, M drafted slots so far, H hidden width, D dr
 The EAGLE drafter from CUDA graphs: single passes, and whole trees of one shape.
 
 A tree grown by a dozen small operations per level is bound by their launches long before its passes
-are; recorded as a whole it is one. That takes a draft whose shapes and number of levels do not
-depend on what it holds, and that looks at nothing from the host. Shapes: B rows, N columns, M
+are; captured as a whole it is one. That takes a draft whose shapes and number of levels do not
+depend on what it holds, and no host sync. Shapes: B rows, N columns, M
 drafted slots, H hidden width.
 
 One branch drafted by an EAGLE drafter: what serving engines use at larger batches.
@@ -38,7 +38,7 @@ from eagle_lab.engine.verify import Acceptance
 from eagle_lab.errors import Infeasible
 from eagle_lab.methods.chain import DraftLength, Draws, check_stop_confidence, draft_chain
 from eagle_lab.targets.cache import TreeCache
-from eagle_lab.targets.cuda.graphs import CacheGraphs, Recorder, Tensors
+from eagle_lab.targets.cuda.graphs import CacheGraphs, GraphCapture, Tensors
 from eagle_lab.targets.target import Target
 from eagle_lab.targets.tree_pass import TreePass
 
@@ -47,11 +47,11 @@ Draft = Callable[[TreeCache, Tensor, Tensor], DraftTree]
 
 
 class DraftGraphs:
-    """What a proposer does with its drafter, from recordings."""
+    """A drafter's passes and whole drafts, by CUDA graphs."""
 
-    def __init__(self, drafter: Eagle1, recorder: Recorder):
+    def __init__(self, drafter: Eagle1, capture: GraphCapture):
         self._drafter = drafter
-        self._graphs = CacheGraphs(recorder)
+        self._graphs = CacheGraphs(capture)
         self._wholes: dict[Draft, _Whole] = {}
 
     def run(
@@ -64,7 +64,7 @@ class DraftGraphs:
     def tree(
         self, draft: Draft, num_slots: int, cache: TreeCache, roots: Tensor, hidden: Tensor
     ) -> DraftTree:
-        """`draft(cache, roots, hidden)`, recorded as a whole.
+        """`draft(cache, roots, hidden)`, captured as a whole.
 
         Its nodes take `num_slots` slots of the cache.
         """
@@ -115,7 +115,7 @@ class EagleProposer(Proposer):
             use_fast_drafter(drafter)
         self.graphs: DraftGraphs | None = None
         if target.graphs is not None:
-            self.graphs = DraftGraphs(drafter, target.graphs.recorder)
+            self.graphs = DraftGraphs(drafter, target.graphs.capture)
 
     @torch.no_grad()
     def begin(self, context: Context, features: Tensor) -> None:
@@ -155,7 +155,7 @@ class EagleProposer(Proposer):
         """States [B, K, H] after nodes of one level, nothing committed.
 
         Args:
-            cache: the proposer's, or what stands for it while a whole tree is recorded.
+            cache: the proposer's, or what stands for it while a whole tree is captured.
             tokens: [B, K] the nodes, target ids.
             features: [B, K, H] states after their parents.
             depth: their level, 1 for children of the root.
@@ -172,7 +172,7 @@ class EagleProposer(Proposer):
         positions: Tensor,
         visible: Tensor,
     ) -> Tensor:
-        if self.graphs is not None and cache is self.cache:  # else it is a part of a recording
+        if self.graphs is not None and cache is self.cache:  # else it is a part of a capture
             return self.graphs.run(cache, tokens, features, positions, visible)
         attend = CacheAttend(TreePass(cache, positions, visible))
         return self.drafter(tokens, features, positions, attend)

@@ -150,7 +150,7 @@ class EagleStatic(EagleProposer):
         """[B, N, W] one uniform for each child of each column."""
         columns, width = self.max_nodes + 1, max(level.num_children for level in self._levels)
         roots = context.root_positions[:, None]
-        return context.uniforms.toss(roots, Purpose.DRAFT, columns * width).view(-1, columns, width)
+        return context.uniforms.draw(roots, Purpose.DRAFT, columns * width).view(-1, columns, width)
 
 
 class EagleDynamic(EagleProposer):

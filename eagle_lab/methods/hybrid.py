@@ -21,7 +21,7 @@ from torch import Tensor
 from eagle_lab.drafters.eagle1.network import Eagle1
 from eagle_lab.engine.draft_tree import DraftTree, Scores
 from eagle_lab.engine.proposer import Context, Proposer
-from eagle_lab.engine.tree_shapes import emptied, graft
+from eagle_lab.engine.tree_shapes import clear_rows, graft
 from eagle_lab.engine.verify import Acceptance
 from eagle_lab.errors import UserError
 from eagle_lab.methods.eagle_trees import EagleDynamic
@@ -72,7 +72,7 @@ class Hybrid(Proposer):
             return copied
         tree = self.eagle.propose(context)
         if any(alone):
-            tree = emptied(tree, torch.tensor(alone, device=context.roots.device))
+            tree = clear_rows(tree, torch.tensor(alone, device=context.roots.device))
         return graft(tree, copied.tokens[:, 1:], copied.num_nodes())
 
     def observe(self, context: Context, acceptance: Acceptance, scores: Scores) -> None:

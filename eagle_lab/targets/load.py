@@ -21,7 +21,7 @@ from safetensors import SafetensorError
 from torch import nn
 
 from eagle_lab.errors import UserError, choose
-from eagle_lab.targets.cuda.graphs import CudaRecorder, VerifyGraphs, no_graphs_reason
+from eagle_lab.targets.cuda.graphs import CudaGraphCapture, VerifyGraphs, no_graphs_reason
 from eagle_lab.targets.smollm2 import smollm2_folder
 from eagle_lab.targets.target import Target
 from eagle_lab.targets.tiny import tiny_random
@@ -97,7 +97,7 @@ def load_target(
     if with_graphs and (reason := no_graphs_reason(target.config)):
         warnings.warn(f"no CUDA graphs for {label}: {reason}", stacklevel=2)
     elif with_graphs:
-        target.graphs = VerifyGraphs(target, CudaRecorder())
+        target.graphs = VerifyGraphs(target, CudaGraphCapture())
     return target
 
 

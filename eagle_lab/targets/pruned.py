@@ -37,7 +37,7 @@ def spread_layers(num_layers: int, num_target_layers: int) -> list[int]:
     return [round(place * last / max(num_layers - 1, 1)) for place in range(num_layers)]
 
 
-def shortened(target: Target, layers: Sequence[int]) -> PreTrainedModel:
+def layer_pruned(target: Target, layers: Sequence[int]) -> PreTrainedModel:
     """A float32 model with the chosen layers of `target`, on its device; only these may learn.
 
     Raises:

@@ -24,7 +24,7 @@ from eagle_lab.errors import Infeasible, choose
 from eagle_lab.reports import make_report
 from eagle_lab.targets.load import DTYPES, choose_device
 from eagle_lab.targets.random_shapes import SHAPES
-from eagle_lab.tasks.job import recorder_from
+from eagle_lab.tasks.job import graph_capture_from
 from eagle_lab.tasks.profile import settings_from
 from eagle_lab.tasks.run_folder import RunFolder
 from eagle_lab.tasks.shape_table import crossover_table
@@ -102,7 +102,7 @@ def costs_from(config: DictConfig, name: str) -> ShapeCosts:
         seed=config.seed,
         drafter={name: config.drafter[name] for name in DRAFTER_SWITCHES},
         attention=config.attention,
-        new_recorder=recorder_from(config),
+        new_capture=graph_capture_from(config),
     )
 
 

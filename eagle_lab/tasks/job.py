@@ -29,7 +29,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from eagle_lab.engine.sampling import Sampling
 from eagle_lab.errors import UserError, choose
-from eagle_lab.targets.cuda.graphs import CudaRecorder
+from eagle_lab.targets.cuda.graphs import CudaGraphCapture
 from eagle_lab.targets.load import choose_device, load_target, wants_graphs
 from eagle_lab.targets.target import Target
 
@@ -60,14 +60,14 @@ def target_from(config: DictConfig) -> Target:
     )
 
 
-def recorder_from(config: DictConfig) -> type[CudaRecorder] | None:
-    """What makes a recorder of CUDA graphs, as `config.graphs` asks; None where none are used.
+def graph_capture_from(config: DictConfig) -> type[CudaGraphCapture] | None:
+    """The class that captures CUDA graphs, as `config.graphs` asks; None where none are used.
 
     Raises:
         UserError: graphs are asked for on a CPU.
     """
     wanted = wants_graphs(_graphs(config), choose_device(config.device))
-    return CudaRecorder if wanted else None
+    return CudaGraphCapture if wanted else None
 
 
 def _graphs(config: DictConfig) -> bool | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from eagle_lab.targets.pruned import save_model, shortened, spread_layers
+from eagle_lab.targets.pruned import layer_pruned, save_model, spread_layers
 from eagle_lab.targets.target import Target
 from eagle_lab.tasks.run_folder import RunFolder
 from eagle_lab.tasks.train import (
@@ -39,7 +39,7 @@ def train(folder: RunFolder, config: DictConfig, target: Target) -> Path:
     """
     saved_dtype = saved_dtype_from(config)
     data = data_from(config, target)
-    model = shortened(target, layers_from(config, target))
+    model = layer_pruned(target, layers_from(config, target))
     fit_in(folder, config, DistillationModule(model, target, optimization_from(config)), data)
     for parameter in model.parameters():
         parameter.data = parameter.data.to(saved_dtype)

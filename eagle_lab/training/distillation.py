@@ -38,7 +38,7 @@ class DistillationModule(TrainingModule):
 
     Args:
         model: a Hugging Face causal language model whose post-norm states are as wide as the
-            target's, see `models.shortened`.
+            target's, see `targets.pruned.layer_pruned`.
         target: gives the head.
         settings: see `Optimization`; the training-time test and noise do not apply.
 

@@ -22,7 +22,7 @@ from eagle_lab.methods.prompt_lookup import PromptLookup
 from eagle_lab.methods.suffix import Suffix
 from eagle_lab.targets.cuda.graphs import CacheGraphs, VerifyGraphs
 from tests.bench.fakes import QUESTIONS, oracle, tiny_target, vanilla, vanilla_rows
-from tests.targets.test_graphs import CallRecorder
+from tests.targets.test_graphs import CallCapture
 
 NEW = 12
 SETTINGS = BenchSettings(max_new_tokens=NEW, timing=False)
@@ -315,26 +315,26 @@ def test_peak_memory_is_a_plausible_number():
     assert 50 < bench().run()[0]["peak_memory_mb"] < 100_000
 
 
-def test_memory_that_recordings_keep_is_no_methods_peak(monkeypatch):
+def test_memory_that_graphs_keep_is_no_methods_peak(monkeypatch):
     our_bench = bench()
-    graphs = VerifyGraphs(our_bench.target, CallRecorder())
+    graphs = VerifyGraphs(our_bench.target, CallCapture())
     monkeypatch.setattr(our_bench.target, "graphs", graphs)
     assert {row["peak_memory_mb"] for row in our_bench.run()} == {None}
 
 
 @pytest.mark.parametrize("timing", [True, False])
-def test_what_was_timed_while_graphs_were_recorded_is_decoded_again(monkeypatch, timing):
-    """Each row has its times from a call that recorded nothing; untimed rows need none."""
+def test_what_was_timed_while_graphs_were_captured_is_decoded_again(monkeypatch, timing):
+    """Each row has its times from a call that captured nothing; untimed rows need none."""
     calls = []
     real = runner.decode
 
-    def recording_once(*arguments, **options):
+    def capturing_once(*arguments, **options):
         calls.append(options["row_keys"])
-        monkeypatch.setattr(CacheGraphs, "num_recordings", 1)
+        monkeypatch.setattr(CacheGraphs, "num_captures", 1)
         return real(*arguments, **options)
 
-    monkeypatch.setattr(CacheGraphs, "num_recordings", 0)
-    monkeypatch.setattr(runner, "decode", recording_once)
+    monkeypatch.setattr(CacheGraphs, "num_captures", 0)
+    monkeypatch.setattr(runner, "decode", capturing_once)
     settings = dataclasses.replace(SETTINGS, turns=1, warmup=0, timing=timing)
     rows = bench(settings=settings).run()
     assert len(calls) == len(rows) + timing

@@ -1,8 +1,8 @@
-"""The host looks at values on the device once in a cycle: every look stops a GPU's queue.
+"""One host sync a cycle: each waits until a GPU's queue has run dry.
 
-On a CPU a look costs nothing, so it is counted where it can be seen: every function of a tensor
-passes through `Looks`, which counts those that need a value on the host. (`numpy` is none: it takes
-tensors that are on the host already.)
+On a CPU a sync costs nothing, so it is counted: every function of a tensor passes through
+`HostSyncs`, which counts those that need a value on the host. (`numpy` is none: it takes tensors
+that are on the host already.)
 """
 
 import itertools
@@ -23,7 +23,7 @@ from eagle_lab.targets.target import Target
 from eagle_lab.targets.tiny import tiny_random
 from tests.methods.test_contract import drafter_of
 
-LOOKS = {
+SYNCS = {
     getattr(torch.Tensor, name)
     for name in (
         "tolist item cpu nonzero unique __bool__ __int__ __float__ __index__ __iter__ "
@@ -34,16 +34,16 @@ UPLOADS = {torch.tensor, torch.as_tensor}
 INDEXING = {torch.Tensor.__getitem__, torch.Tensor.__setitem__}
 
 
-class Looks(TorchFunctionMode):
-    """Counts functions that wait for the device: looks at values, and uploads of host values."""
+class HostSyncs(TorchFunctionMode):
+    """Counts functions that wait for the device: fetched values, and uploads of host values."""
 
     def __init__(self):
         super().__init__()
         self.counts = Counter()
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
-        if function in LOOKS or (function in INDEXING and any(map(_is_mask, _places(args[1])))):
-            self.counts["looks"] += 1
+        if function in SYNCS or (function in INDEXING and any(map(_is_mask, _places(args[1])))):
+            self.counts["syncs"] += 1
         elif function in UPLOADS or (function in INDEXING and any(map(_is_list, _places(args[1])))):
             self.counts["uploads"] += 1
         return function(*args, **(kwargs or {}))
@@ -92,7 +92,7 @@ def waits_of(name, attention, sampling):
     """What the host waited for in each cycle in which no row ended."""
     target = Target(*tiny_random("llama"), fast_layers=False, attention=attention)
     prompts = [[60, 61, 62, 63] * 4, [7], [20, 21, 20, 21, 20]]
-    with Looks() as mode:
+    with HostSyncs() as mode:
         method = Watched(METHODS[name](target), mode.counts)
         decode(target, method, prompts, sampling=sampling, max_new_tokens=24)
     waits = [
@@ -106,24 +106,24 @@ def waits_of(name, attention, sampling):
 
 @pytest.mark.parametrize("attention", ["sdpa", "split"])
 @pytest.mark.parametrize("name", METHODS)
-def test_one_look_a_cycle_and_no_upload(name, attention):
+def test_one_sync_a_cycle_and_no_upload(name, attention):
     """Greedy, in cycles in which no row ends: dropping one takes a few more."""
     waits = waits_of(name, attention, Sampling())
-    assert {each["looks"] for each in waits} == {1}
+    assert {each["syncs"] for each in waits} == {1}
     if name != "prompt_lookup":  # copies come from the host
         assert not any(each["uploads"] for each in waits)
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_one_look_a_cycle_when_sampling(name):
-    """Uniforms are made from what the host knows; they have to be sent, so uploads there are."""
+def test_one_sync_a_cycle_when_sampling(name):
+    """Uniforms are made on the host and sent, so there are uploads."""
     waits = waits_of(name, "sdpa", Sampling(temperature=1.0))
-    assert {each["looks"] for each in waits} == {1}
+    assert {each["syncs"] for each in waits} == {1}
 
 
 def test_the_counter_sees_what_it_is_for():
     values = torch.arange(3)
-    with Looks() as mode:
+    with HostSyncs() as mode:
         int(values[1])
         bool(values.any())
         values.tolist()
@@ -131,7 +131,7 @@ def test_the_counter_sees_what_it_is_for():
         values[[0, 1]]
         torch.tensor([1])
         values[values]
-    assert mode.counts == {"looks": 4, "uploads": 2}
+    assert mode.counts == {"syncs": 4, "uploads": 2}
 
 
 def test_laps_add_up():

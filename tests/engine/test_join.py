@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from eagle_lab.engine.draft_tree import DraftTree
-from eagle_lab.engine.tree_shapes import emptied, graft, side_by_side
+from eagle_lab.engine.tree_shapes import clear_rows, graft, side_by_side
 from tests.engine.paths import paths_of, prefixes
 
 ROOTS = torch.tensor([9, 8])
@@ -92,7 +92,7 @@ def test_side_by_side_keeps_the_first_trees_columns_and_both_trees_paths():
 
 def test_emptied_rows_are_root_only():
     tree = DraftTree.from_branches(ROOTS, [[[1, 2]], [[5, 6]]])
-    result = emptied(tree, torch.tensor([True, False]))
+    result = clear_rows(tree, torch.tensor([True, False]))
     assert result.num_nodes().tolist() == [0, 2]
     assert result.ancestors[0].int().tolist() == [[1, 0, 0], [0, 1, 0], [0, 0, 1]]
     assert torch.equal(result.ancestors[1], tree.ancestors[1])
@@ -104,7 +104,7 @@ def test_trees_of_drawn_children_cannot_be_joined():
     for join in (
         lambda: side_by_side(chosen, drawn),
         lambda: graft(drawn, *padded([[1], [1]])),
-        lambda: emptied(drawn, torch.tensor([True, True])),
+        lambda: clear_rows(drawn, torch.tensor([True, True])),
     ):
         with pytest.raises(ValueError, match="chosen children"):
             join()

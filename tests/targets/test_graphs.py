@@ -1,6 +1,6 @@
-"""Recorded passes equal plain ones, whatever was recorded before: on CPU by a recorder of calls.
+"""Recorded passes equal plain ones, whatever was recorded before: on CPU by a capture of calls.
 
-`CallRecorder` stands in for CUDA graphs: it too repeats the same work on the same tensors, whose
+`CallCapture` stands in for CUDA graphs: it too repeats the same work on the same tensors, whose
 contents are all that may change, and its outputs are overwritten by the next replay.
 """
 
@@ -24,8 +24,8 @@ from eagle_lab.methods.suffix import Suffix
 from eagle_lab.methods.vanilla import Vanilla
 from eagle_lab.targets.cuda.graphs import (
     CacheGraphs,
-    CudaRecorder,
-    NotRecorded,
+    CaptureFailed,
+    CudaGraphCapture,
     VerifyGraphs,
     column_bucket,
     no_graphs_reason,
@@ -34,7 +34,7 @@ from eagle_lab.targets.cuda.graphs import (
 )
 from eagle_lab.targets.target import Target
 from eagle_lab.targets.tiny import tiny_random
-from tests.engine.test_host_syncs import Looks
+from tests.engine.test_host_syncs import HostSyncs
 from tests.methods.test_contract import PROMPTS, drafter_of
 
 ARCHITECTURES = ("llama", "mistral", "gemma2")
@@ -54,7 +54,7 @@ METHODS = {
 }
 
 
-class CallRecorder:
+class CallCapture:
     """Replays by calling again."""
 
     def __init__(self):
@@ -71,12 +71,12 @@ class CallRecorder:
 
 
 def refuse(work):
-    raise NotRecorded("operation not permitted when stream is capturing")
+    raise CaptureFailed("operation not permitted when stream is capturing")
 
 
-def graphed(architecture: str = "llama", recorder=None) -> Target:
+def graphed(architecture: str = "llama", capture=None) -> Target:
     target = Target(*tiny_random(architecture))
-    target.graphs = VerifyGraphs(target, recorder or CallRecorder())
+    target.graphs = VerifyGraphs(target, capture or CallCapture())
     return target
 
 
@@ -115,7 +115,7 @@ def test_a_padded_and_bucketed_pass_equals_the_plain_one(architecture):
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_greedy_decoding_from_recordings_equals_plain_vanilla(name):
+def test_greedy_decoding_from_graphs_equals_plain_vanilla(name):
     """In ragged batches whose rows finish one by one, twice over, and alone."""
     plain, ours = Target(*tiny_random()), graphed()
     ours.eos_ids = plain.eos_ids = frozenset({2, 97, 111})
@@ -126,10 +126,10 @@ def test_greedy_decoding_from_recordings_equals_plain_vanilla(name):
         assert [row.tokens for row in rows] == [answer.tokens for answer in answers]
     for prompt, answer in zip(PROMPTS, expected, strict=True):
         assert decode(ours, proposer, [prompt], max_new_tokens=24)[0].tokens == answer.tokens
-    assert ours.graphs.recorder.num_replays > 20
+    assert ours.graphs.capture.num_replays > 20
 
 
-def test_drafts_from_recordings_are_accepted_like_plain_ones():
+def test_drafts_from_graphs_are_accepted_like_plain_ones():
     plain, ours = Target(*tiny_random()), graphed()
     lengths = [
         [
@@ -143,7 +143,7 @@ def test_drafts_from_recordings_are_accepted_like_plain_ones():
     assert sum(map(sum, lengths[0])) > 0
 
 
-def test_draft_models_read_from_recordings_like_the_target():
+def test_draft_models_read_from_graphs_like_the_target():
     """All but the prompt: a replay for each cycle of the target and each drafted token."""
     target = graphed()
     proposer = METHODS["speculative"](target)
@@ -153,17 +153,17 @@ def test_draft_models_read_from_recordings_like_the_target():
     (row,) = decode(target, proposer, [PROMPTS[3]], max_new_tokens=13)
     assert len(extended) == 1
     num_passes = len(row.emitted_lengths) + row.num_drafted
-    assert target.graphs.recorder.num_replays == num_passes > 8
+    assert target.graphs.capture.num_replays == num_passes > 8
 
 
-def test_recordings_are_made_once_and_serve_later_texts():
+def test_graphs_are_captured_once_and_serve_later_texts():
     target = graphed()
     decode(target, Vanilla(), [PROMPTS[0]], max_new_tokens=8)
-    before = CacheGraphs.num_recordings
+    before = CacheGraphs.num_captures
     decode(target, Vanilla(), [PROMPTS[3]], max_new_tokens=8)
-    assert CacheGraphs.num_recordings == before
+    assert CacheGraphs.num_captures == before
     decode(target, Vanilla(), PROMPTS[:2], max_new_tokens=8)  # two rows: another bucket
-    assert CacheGraphs.num_recordings == before + 1
+    assert CacheGraphs.num_captures == before + 1
 
 
 @torch.no_grad()
@@ -188,8 +188,8 @@ def test_a_text_that_outgrows_its_memory_goes_on():
 
 
 @torch.no_grad()
-def test_all_that_a_recording_reads_lives_as_long_as_it():
-    """A CUDA graph keeps addresses, not the call and its tensors; nor does this recorder."""
+def test_all_that_a_graph_reads_lives_as_long_as_it():
+    """A CUDA graph keeps addresses, not the call and its tensors; nor does this capture."""
     given = []
 
     def function(cache, *inputs):
@@ -211,16 +211,16 @@ def test_all_that_a_recording_reads_lives_as_long_as_it():
     assert all(reference() is not None for reference in given)
 
 
-def test_after_a_failure_nothing_is_recorded_any_more(monkeypatch):
+def test_after_a_failure_nothing_is_captured_any_more(monkeypatch):
     """A capture that failed leaves CUDA's allocator broken: one warning, whatever is decoded."""
     monkeypatch.setattr(CacheGraphs, "failed", False)
     expected = decode(Target(*tiny_random()), Vanilla(), [PROMPTS[0]], max_new_tokens=8)
     with pytest.warns(UserWarning, match="no CUDA graph.*not permitted") as warned:
-        rows = decode(graphed(recorder=refuse), Vanilla(), [PROMPTS[0]], max_new_tokens=8)
+        rows = decode(graphed(capture=refuse), Vanilla(), [PROMPTS[0]], max_new_tokens=8)
     assert len(warned) == 1
     later = graphed()
     again = decode(later, METHODS["eagle_dynamic"](later), [PROMPTS[0]], max_new_tokens=8)
-    assert later.graphs.recorder.num_replays == 0
+    assert later.graphs.capture.num_replays == 0
     assert rows[0].tokens == again[0].tokens == expected[0].tokens
 
 
@@ -239,7 +239,7 @@ def test_what_is_known_to_fail_is_not_tried(rope, words):
 
 
 @torch.no_grad()
-def test_an_error_of_the_work_itself_is_none_of_recording():
+def test_an_error_of_the_work_itself_is_none_of_capturing():
     def exhausted(cache, *inputs):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
@@ -247,12 +247,12 @@ def test_an_error_of_the_work_itself_is_none_of_recording():
     cache = target.new_cache(1)
     target.prefill(PROMPTS[:1], cache)
     with pytest.raises(torch.OutOfMemoryError):
-        CacheGraphs(CallRecorder()).run(exhausted, cache, 1, torch.zeros(1, 1))
+        CacheGraphs(CallCapture()).run(exhausted, cache, 1, torch.zeros(1, 1))
     assert not CacheGraphs.failed
 
 
 @torch.no_grad()
-def test_recordings_share_the_memory_of_their_outputs():
+def test_graphs_share_the_memory_of_their_outputs():
     """Twenty recordings over growing texts keep one output, and results stay what they were."""
     kept = []
 
@@ -264,7 +264,7 @@ def test_recordings_share_the_memory_of_their_outputs():
     target = Target(*tiny_random())
     cache = target.new_cache(1)
     target.prefill([[7] * 4], cache)
-    graphs = CacheGraphs(CallRecorder())
+    graphs = CacheGraphs(CallCapture())
     results = []
     for number in range(20):
         results += graphs.run(function, cache, 1, torch.full((1, 1), float(number)))
@@ -275,38 +275,38 @@ def test_recordings_share_the_memory_of_their_outputs():
     assert [result.unique().tolist() for result in results] == [[number] for number in range(20)]
 
 
-class Watching(CallRecorder):
+class Watching(CallCapture):
     """Counts what a capture forbids: values fetched to the host, and values sent from it."""
 
     def __init__(self):
         super().__init__()
-        self.num_recorded, self.forbidden = 0, Counter()
+        self.num_captured, self.forbidden = 0, Counter()
 
     def __call__(self, function):
-        with Looks() as mode:
+        with HostSyncs() as mode:
             recording = super().__call__(function)
-        self.num_recorded += 1
+        self.num_captured += 1
         self.forbidden += mode.counts
         return recording
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "split"])
 @pytest.mark.parametrize("name", METHODS)
-def test_nothing_recorded_talks_to_the_host(name, attention):
+def test_nothing_captured_talks_to_the_host(name, attention):
     target = Target(*tiny_random(), fast_layers=False, attention=attention)
     target.graphs = VerifyGraphs(target, Watching())
     decode(target, METHODS[name](target), PROMPTS[:2], max_new_tokens=6)
-    assert target.graphs.recorder.num_recorded > 0
-    assert not target.graphs.recorder.forbidden
+    assert target.graphs.capture.num_captured > 0
+    assert not target.graphs.capture.forbidden
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 @pytest.mark.parametrize("name", METHODS)
 def test_cuda_graphs_decode_what_launched_kernels_decode(name):
     plain, ours = (Target(tiny_random()[0].cuda(), tiny_random()[1]) for _ in range(2))
-    ours.graphs = VerifyGraphs(ours, CudaRecorder())
+    ours.graphs = VerifyGraphs(ours, CudaGraphCapture())
     expected = [decode(plain, Vanilla(), [prompt], max_new_tokens=24)[0] for prompt in PROMPTS]
-    before = CacheGraphs.num_recordings
+    before = CacheGraphs.num_captures
     rows = decode(ours, METHODS[name](ours), PROMPTS, max_new_tokens=24)
     assert [row.tokens for row in rows] == [answer.tokens for answer in expected]
-    assert CacheGraphs.num_recordings > before
+    assert CacheGraphs.num_captures > before

@@ -9,7 +9,7 @@ import numba
 import pytest
 
 from eagle_lab.targets.cpu import build
-from eagle_lab.targets.cpu.build import SOURCES, digest_of, kept_by_content
+from eagle_lab.targets.cpu.build import SOURCES, digest_of, use_kernel_folder
 
 
 def test_a_change_in_any_source_is_another_folder(tmp_path: Path) -> None:
@@ -32,7 +32,7 @@ def test_every_file_of_kernels_counts() -> None:
 
 def test_the_setting_of_others_comes_back(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
-    with kept_by_content():
+    with use_kernel_folder():
         assert Path(numba.config.CACHE_DIR).parent == tmp_path
     assert str(tmp_path) == numba.config.CACHE_DIR
 

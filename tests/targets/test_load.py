@@ -181,7 +181,7 @@ def test_the_default_target_comes_from_its_own_loader(folder, monkeypatch):
     ("asked", "device", "wanted"),
     [(None, "cpu", False), (False, "cuda", False), (None, "cuda", True), (True, "cuda", True)],
 )
-def test_graphs_are_recorded_where_there_is_a_gpu(asked, device, wanted):
+def test_graphs_are_captured_where_there_is_a_gpu(asked, device, wanted):
     assert wants_graphs(asked, torch.device(device)) is wanted
 
 

@@ -5,12 +5,12 @@ import torch
 
 from eagle_lab.targets.cpu.ops import (
     MAX_ROWS,
-    all_packed,
     is_packed,
     kernels,
     linear,
     multiply,
     pack,
+    pack_all,
     round_weights,
 )
 
@@ -38,8 +38,8 @@ def test_nothing_is_packed_that_packing_would_change():
     other = rounded.clone()
     other[5, 7] += 2**-20
     assert pack(other, 16) is None
-    assert all(map(is_packed, all_packed([rounded, rounded], 16)))
-    assert all_packed([rounded, other], 16)[0] is rounded  # all or none
+    assert all(map(is_packed, pack_all([rounded, rounded], 16)))
+    assert pack_all([rounded, other], 16)[0] is rounded  # all or none
 
 
 @pytest.mark.parametrize("num_tokens", [1, 2, 3, 4, 5, 9, 60])
@@ -48,7 +48,7 @@ def test_packed_weights_give_the_bits_of_plain_ones(num_tokens, sizes):
     lanes = kernels().LANES
     inputs = torch.randn(num_tokens, 18 * 2 * lanes)
     plain = [round_weights(torch.randn(size, inputs.shape[1])) for size in sizes]
-    packed = all_packed(plain, lanes)
+    packed = pack_all(plain, lanes)
     assert all(map(is_packed, packed))
     for ours, expected in zip(multiply(inputs, packed), multiply(inputs, plain), strict=True):
         assert torch.equal(ours, expected)

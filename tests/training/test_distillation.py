@@ -13,7 +13,7 @@ from torch.nn.functional import log_softmax, softmax
 from eagle_lab.data.batches import Document, PackedBatch, pack
 from eagle_lab.data.datamodule import DataSettings, DrafterDataModule
 from eagle_lab.errors import UserError
-from eagle_lab.targets.pruned import shortened, spread_layers
+from eagle_lab.targets.pruned import layer_pruned, spread_layers
 from eagle_lab.targets.target import Target
 from eagle_lab.targets.tiny import ARCHITECTURES, tiny_random
 from eagle_lab.training.distillation import DistillationModule
@@ -46,14 +46,14 @@ def batch_of(target: Target, lengths: list[int]) -> PackedBatch:
 
 def module_of(target: Target, layers: list[int], **changes: Any) -> DistillationModule:
     settings = Optimization(**{**SETTINGS, **changes})
-    return DistillationModule(shortened(target, layers), target, settings)
+    return DistillationModule(layer_pruned(target, layers), target, settings)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_loss_and_acceptance_are_those_of_each_conversation_by_itself(architecture: str) -> None:
     """Case 18, against one plain Hugging Face forward per conversation and loops over its rows."""
     target = target_of(architecture)
-    model = shortened(target, [0, 3, 7])
+    model = layer_pruned(target, [0, 3, 7])
     module = DistillationModule(model, target, Optimization(**SETTINGS))
     batch = batch_of(target, [19, 8, 30])
     with torch.no_grad():
@@ -166,7 +166,7 @@ def test_what_cannot_be_is_one_line() -> None:
             spread_layers(num_layers, 8)
     for layers in ([], [0, 8]):
         with pytest.raises(UserError, match=r"allowed: ids within 0 \.\.\. 7, at least one"):
-            shortened(target, layers)
+            layer_pruned(target, layers)
     with pytest.raises(UserError, match=r"trainer.noise=0.1 belongs to an EAGLE drafter"):
         module_of(target, [0], noise=0.1)
     with pytest.raises(UserError, match=r"trainer.ttt_steps=2 .* needs trainer.ttt_steps=1"):

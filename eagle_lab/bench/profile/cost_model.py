@@ -3,7 +3,7 @@
 A cycle of depth d and width w costs one target pass over 1 + num_nodes tokens, one draft pass
 over the pairs accepted in the cycle before (it yields level 1), d - 1 draft passes over w nodes,
 and the loop's own overhead. Costs come from cost_curves.csv; knows no model and measures nothing.
-With CUDA graphs a whole tree of a drafter is one recording, whose passes follow each other without
+With CUDA graphs a whole tree of a drafter is one graph, whose passes follow each other without
 a launch between them: the sum of single passes, each a launch of its own, then says too much.
 
     rows = read_curves("runs/profile/cost_curves.csv")

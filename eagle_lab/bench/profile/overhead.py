@@ -36,9 +36,9 @@ def measure_overhead(
     `models_ms` is the time in passes of target and drafter, `cycle_ms` all of it. A tree that is
     drafted from one CUDA graph is a pass of the drafter as a whole.
     """
-    num_recordings = CacheGraphs.num_recordings
+    num_captures = CacheGraphs.num_captures
     watch, generations = _watched_decode(target, method, prompts, max_new_tokens)
-    if CacheGraphs.num_recordings > num_recordings:  # once more, without the time of recording
+    if CacheGraphs.num_captures > num_captures:  # once more, without the time of capturing
         watch, generations = _watched_decode(target, method, prompts, max_new_tokens)
     # The row that ends last took part in every cycle
     cycles = np.array(max((generation.cycle_s for generation in generations), key=len))
@@ -90,7 +90,7 @@ class _ModelWatch:
 
     def _timed(self, call: Callable[..., Any]) -> Callable[..., Any]:
         def timed(*args: Any, **kwargs: Any) -> Any:
-            if self._timing:  # a part of another call, maybe of a recording, which must not wait
+            if self._timing:  # a part of another call, maybe of a capture, which must not wait
                 return call(*args, **kwargs)
             clock = Clock(self._device)
             self._timing = True

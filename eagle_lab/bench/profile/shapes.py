@@ -19,7 +19,7 @@ from eagle_lab.bench.profile.limits import HIGH, LOW, Profile, Spread
 from eagle_lab.bench.profile.profiler import NoiseProfiler, ProfileSettings
 from eagle_lab.drafters.eagle1.network import Eagle1, Eagle1Config
 from eagle_lab.errors import Infeasible
-from eagle_lab.targets.cuda.graphs import Recorder, VerifyGraphs, block_size, slot_bucket
+from eagle_lab.targets.cuda.graphs import GraphCapture, VerifyGraphs, block_size, slot_bucket
 from eagle_lab.targets.random_shapes import SHAPES, random_target
 from eagle_lab.targets.target import Target
 
@@ -38,7 +38,7 @@ class ShapeCosts:
         repeats: rounds that count.
         drafter: switches of the drafter, see `Eagle1Config.from_target`.
         attention: see `Target`.
-        new_recorder: makes what records CUDA graphs; None launches every kernel.
+        new_capture: makes what captures CUDA graphs; None launches every kernel.
     """
 
     name: str
@@ -49,7 +49,7 @@ class ShapeCosts:
     seed: int = 0
     drafter: Mapping[str, Any] = field(default_factory=dict)
     attention: str = "auto"
-    new_recorder: Callable[[], Recorder] | None = None
+    new_capture: Callable[[], GraphCapture] | None = None
 
     def __post_init__(self) -> None:
         self._shape = SHAPES[self.name]
@@ -104,13 +104,13 @@ class ShapeCosts:
     def _pass_bytes(self, batch_size: int, context: int, num_layers: int) -> int:
         """See `needed_bytes`.
 
-        Graphs take a second place for the cache, and logits leave a recording by way of a buffer.
+        Graphs take a second place for the cache, and logits leave a graph by way of a buffer.
         """
         shape, size = self._shape, self.dtype.itemsize
         columns, num_slots = batch_size * max(self.num_tokens), context + max(self.num_tokens)
         slots = slot_bucket(num_slots)
         cached, copies = batch_size * slots, 2  # of the logits
-        if self.new_recorder is not None:
+        if self.new_capture is not None:
             rows, capacity = block_size(batch_size, num_slots)
             cached, copies = cached + rows * capacity, 2 * copies
         cached *= shape.num_cached(num_layers + 1)  # and the drafter's
@@ -151,7 +151,7 @@ class ShapeCosts:
         self, target: Target, drafter: Eagle1 | None, settings: ProfileSettings
     ) -> Profile:
         target.graphs = (
-            None if self.new_recorder is None else VerifyGraphs(target, self.new_recorder())
+            None if self.new_capture is None else VerifyGraphs(target, self.new_capture())
         )
         try:
             return NoiseProfiler(target, drafter, settings).run()

@@ -39,7 +39,7 @@ def kernel_folder() -> Path:
 
 
 @contextmanager
-def kept_by_content() -> Iterator[None]:
+def use_kernel_folder() -> Iterator[None]:
     """Functions that Numba compiles in this block are kept in, or come from, our folder.
 
     Where it cannot be written, Numba takes a folder of its own choice.

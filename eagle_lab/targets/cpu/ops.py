@@ -30,7 +30,7 @@ from types import SimpleNamespace
 import torch
 from torch import Tensor, nn
 
-from eagle_lab.targets.cpu.build import kept_by_content, kernel_folder
+from eagle_lab.targets.cpu.build import kernel_folder, use_kernel_folder
 
 
 def round_weights(weight: Tensor) -> Tensor:
@@ -54,7 +54,7 @@ def pack(weight: Tensor, lanes: int) -> Tensor | None:
     return words.reshape(num_rows, width // 2)
 
 
-def all_packed(weights: Sequence[Tensor], lanes: int) -> list[Tensor]:
+def pack_all(weights: Sequence[Tensor], lanes: int) -> list[Tensor]:
     """`weights` packed, or as they are unless each can be."""
     packed = [pack(weight, lanes) for weight in weights]
     together = [words for words in packed if words is not None]
@@ -81,7 +81,7 @@ def kernels() -> SimpleNamespace:
         log.info("compiling the CPU kernels, once: a minute or so ...")
     num_threads = torch.get_num_threads()
     try:
-        with kept_by_content():
+        with use_kernel_folder():
             from eagle_lab.targets.cpu import attention, intrinsics, layer
             from eagle_lab.targets.cpu import linear as linear_kernels
     finally:

@@ -37,13 +37,13 @@ from torch import Tensor, nn
 
 from eagle_lab.targets.cache import TreeCache
 from eagle_lab.targets.cpu.ops import (
-    all_packed,
     applies,
     fits,
     is_packed,
     kernels,
     match_threads,
     multiply,
+    pack_all,
     rms_norm,
     scratch,
 )
@@ -71,7 +71,7 @@ class LayerCall:
             each.weight for each in (*projections, mlp.gate_proj, mlp.up_proj, mlp.down_proj)
         ]
         if packed:
-            matrices = all_packed(matrices, kernels().LANES)
+            matrices = pack_all(matrices, kernels().LANES)
         self._packed = is_packed(matrices[0])
         self._scratch_size = kernels().scratch_size(
             projections[0].in_features, self._num_heads * self._head_width,

@@ -1,33 +1,22 @@
-"""CUDA graphs: work over a cache, recorded once for a bucket of shapes and replayed in one launch.
+"""CUDA graphs: work over a cache, captured once per bucket of shapes and replayed in one launch.
 
-    graphs = CacheGraphs(CudaRecorder())
-    logits, features = graphs.run(function, cache, num_slots, tokens, depths, ancestors)
-
-A small pass on a GPU takes as long as its hundreds of launches; a recorded one takes one. A
-recording repeats the same kernels on the same addresses, so everything it touches stays where it
-is: inputs and lengths are copied into buffers, and the cache is moved into a block that outlives
-it and serves the next text, too. Outputs are left in buffers that all recordings share. Shapes are
-rounded up to buckets: rows to a power of two, attended slots to one of four steps per power of two.
-Nothing else is new: the recorded function is the one that runs without graphs, over a cache that
-says it is as long as the bucket. What is not there is masked, as it is for the shorter rows of a
-batch.
-
-Shapes: B rows, R rows of the bucket, S attended slots of the bucket, C capacity of a block.
-
-Recording work on fixed addresses, to do it again in one launch; on a GPU as a CUDA graph.
-
-    replay = CudaRecorder()(work)
-    replay()
-
-Knows nothing of models: what is worked on, and that it stays where it is, is the caller's business.
-
-The target's verify pass from CUDA graphs: trees of any size in buckets of columns.
-
-    target.graphs = VerifyGraphs(target, CudaRecorder())
+    target.graphs = VerifyGraphs(target, CudaGraphCapture())
     target.score(tree, cache)                                # from then on a replay
 
-Columns that a bucket adds are padding as a tree's own: they see themselves, nothing sees them, and
-their slots lie after the tree's. Shapes: B rows, N columns.
+A small pass on a GPU takes as long as its hundreds of launches; a captured one takes one. A replay
+repeats the same kernels on the same addresses, so everything they touch stays where it is: inputs
+and lengths are copied into buffers, and the cache is moved into a block that outlives the text and
+serves the next one, too. Outputs are left in buffers that all captured functions share. Shapes are
+rounded up to buckets: rows to a power of two, attended slots to one of four steps per power of two,
+columns of a tree to a multiple of eight. What a bucket adds is padding and masked as such: rows
+repeat the last one, columns see only themselves, slots lie after the cache's length.
+
+`CacheGraphs` knows functions over a cache, no models and no trees; it runs on any device with a
+`GraphCapture` of that device, which is how the tests run it on a CPU. `VerifyGraphs` scores trees
+with it, drafters their passes (`methods.eagle`).
+
+Shapes: B rows, R rows of the bucket, N columns, F feature width, V vocabulary, S attended slots of
+the bucket, C capacity of a block.
 """
 
 from __future__ import annotations
@@ -52,19 +41,19 @@ if TYPE_CHECKING:
 
 _NUM_WARMUPS = 3
 
-Recorder = Callable[[Callable[[], None]], Callable[[], object]]
-"""Calls work on fixed addresses at least once; what it returns does that work again.
+GraphCapture = Callable[[Callable[[], None]], Callable[[], object]]
+"""Calls work on fixed addresses at least once and returns what does that work again.
 
-Raises `NotRecorded` where it cannot; an error of the work itself comes through as it is.
+Raises `CaptureFailed` where it cannot; an error of the work itself comes through as it is.
 """
 
 
-class NotRecorded(RuntimeError):
-    """Work that runs as it is, but not within a capture."""
+class CaptureFailed(RuntimeError):
+    """Work that runs, but cannot be captured."""
 
 
-class CudaRecorder:
-    """Records by capturing a CUDA graph; all graphs of a recorder share their working memory."""
+class CudaGraphCapture:
+    """Captures work as CUDA graphs, which share their working memory."""
 
     def __init__(self) -> None:
         self._pool = torch.cuda.graph_pool_handle()
@@ -79,24 +68,24 @@ class CudaRecorder:
                 work()
         current.wait_stream(self._stream)
         graph = torch.cuda.CUDAGraph()
-        back, capture = (
+        back, capturing = (
             torch.cuda.stream(current),
             # What other threads do on the GPU meanwhile is not part of it, and does no harm
             torch.cuda.graph(graph, self._pool, self._stream, capture_error_mode="thread_local"),
         )
         try:
-            with back, capture:  # a capture that fails would leave its stream current
+            with back, capturing:  # a capture that fails would leave its stream current
                 work()
         except RuntimeError as error:
             first = error.__context__ or error  # ending a broken capture is an error of its own
-            raise NotRecorded(str(first).partition("\n")[0]) from error
+            raise CaptureFailed(str(first).partition("\n")[0]) from error
         return graph.replay
 
 
 Tensors = tuple[Tensor, ...]
 CacheFunction = Callable[..., Tensors]
 """(cache, *inputs) -> outputs; inputs and outputs have rows first. Writes tree slots of the cache,
-commits nothing, never looks at values from the host."""
+commits nothing, never syncs with the host."""
 
 _LEAST_SLOTS = 256
 
@@ -125,9 +114,9 @@ def block_size(num_rows: int, num_slots: int) -> tuple[int, int]:
 
 
 class _OutputBuffers:
-    """Where recordings leave their outputs: one buffer for each power of two of numbers.
+    """Outputs of captured functions: one buffer for each power of two of numbers.
 
-    The logits of a large batch take half a gigabyte; kept for each recording they would fill the
+    The logits of a large batch take half a gigabyte; a buffer per captured function would fill the
     memory.
     """
 
@@ -143,20 +132,20 @@ class _OutputBuffers:
         return self._buffers[key][:count].view(output.shape)
 
 
-class _Replay:
-    """A function recorded over a block of memory at one bucket of shapes."""
+class _CapturedFunction:
+    """A function captured over a block of memory at one bucket of shapes."""
 
     def __init__(
         self,
         function: CacheFunction,
-        recorder: Recorder,
+        capture: GraphCapture,
         cache: TreeCache,
         store: Tensor,
         num_seen: int,
         inputs: Tensors,
         buffers: _OutputBuffers,
     ):
-        """Record for a cache as long as `num_seen`, in the first rows of `store`."""
+        """Capture for a cache as long as `num_seen`, in the first rows of `store`."""
         rows = row_bucket(len(cache.lengths))
         # Rows beyond the batch repeat its last one: what they compute is harmless, and dropped
         places = torch.arange(rows, device=store.device).clamp(max=len(cache.lengths) - 1)
@@ -171,7 +160,7 @@ class _Replay:
             for output, value in zip(self._outputs, outputs, strict=True):
                 output.copy_(value)
 
-        self._replay = recorder(work)
+        self._replay = capture(work)
 
     def __call__(self, *values: Tensor) -> Tensors:
         """Outputs for the lengths and inputs `values`, each [B, ...]."""
@@ -184,11 +173,11 @@ class _Replay:
 
 @dataclass(eq=False)
 class _Block:
-    """Memory that one cache at a time works in, and the recordings made on it."""
+    """Memory that one cache at a time works in, and the functions captured on it."""
 
     store: Tensor
     owner: Callable[[], TreeCache | None]
-    recordings: dict[tuple[object, ...], _Replay] = field(default_factory=dict)
+    captured: dict[tuple[object, ...], _CapturedFunction] = field(default_factory=dict)
 
     def suits(self, num_rows: int, num_slots: int) -> bool:
         """Whether there is room for that many rows and slots."""
@@ -196,21 +185,21 @@ class _Block:
 
 
 class CacheGraphs:
-    """Functions over the same caches that run from recordings.
+    """Functions over the same caches, each captured at its first call and replayed from then on.
 
-    After a recording that failed nothing more is recorded in this process, and everything runs as
-    it is: the allocator of torch 2.11 goes on as if the capture had not ended.
+    After a capture that failed nothing more is captured in this process, and every function runs
+    launch by launch: the allocator of torch 2.11 goes on as if the capture had not ended.
 
     Attributes:
-        num_recordings: made by all of them; where it grows, a time taken meanwhile holds recording.
-        failed: whether a recording failed.
+        num_captures: captures of all instances; a time in which it grew includes capturing.
+        failed: whether a capture failed.
     """
 
-    num_recordings: ClassVar[int] = 0
+    num_captures: ClassVar[int] = 0
     failed: ClassVar[bool] = False
 
-    def __init__(self, recorder: Recorder):
-        self._recorder = recorder
+    def __init__(self, capture: GraphCapture):
+        self._capture = capture
         self._blocks: list[_Block] = []
         self._outputs = _OutputBuffers()
 
@@ -221,10 +210,10 @@ class CacheGraphs:
         """The outputs of `function` for `cache` and `inputs` [B, ...].
 
         Args:
-            function: the same one, or a method of the same object, is recorded once.
+            function: the same one, or a method of the same object, is captured once.
             cache: it may be moved to another place in memory; an empty one is no case for graphs.
             num_slots: tree slots of each row that the function writes or sees.
-            inputs: a recording is made for each combination of their shapes and the buckets.
+            inputs: there is a capture for each combination of their shapes and the buckets.
         """
         if CacheGraphs.failed or cache.store is None:
             return function(cache, *inputs)
@@ -238,11 +227,13 @@ class CacheGraphs:
             num_slots,
             *((value.dtype, value.shape[1:]) for value in inputs),
         )
-        if key not in block.recordings:
-            recorded = function, self._recorder, cache, block.store, slots - num_slots, inputs
+        if key not in block.captured:
+            num_seen = slots - num_slots
             try:
-                block.recordings[key] = _Replay(*recorded, self._outputs)
-            except NotRecorded as reason:
+                block.captured[key] = _CapturedFunction(
+                    function, self._capture, cache, block.store, num_seen, inputs, self._outputs
+                )
+            except CaptureFailed as reason:
                 CacheGraphs.failed = True
                 warnings.warn(
                     f"no CUDA graph could be captured, from here on kernels are launched one by "
@@ -250,8 +241,8 @@ class CacheGraphs:
                     stacklevel=2,
                 )
                 return function(cache, *inputs)
-            CacheGraphs.num_recordings += 1
-        return block.recordings[key](cache.lengths, *inputs)
+            CacheGraphs.num_captures += 1
+        return block.captured[key](cache.lengths, *inputs)
 
     def _block_of(self, cache: TreeCache, store: Tensor, rows: int, slots: int) -> _Block:
         """The block that `cache`, now in `store`, works in; it moves there if it must."""
@@ -272,28 +263,32 @@ class CacheGraphs:
         return chosen
 
 
-_WATCHED_ROPES = ("dynamic", "longrope")  # their frequencies follow the longest position
+_SYNCING_ROPES = ("dynamic", "longrope")  # their frequencies follow the longest position
 
 
 def no_graphs_reason(config: Any) -> str | None:
-    """Why passes of a model with the text `config` cannot be recorded; None if nothing is known.
+    """Why passes of a model with the text `config` cannot be captured; None if they may.
 
-    A capture that fails harms the whole process, so what is known to fail is not tried.
+    A capture that fails harms the whole process, so these models are not tried.
     """
     ropes = getattr(config, "rope_parameters", None) or {}
     by_layer_type = [rope for rope in ropes.values() if isinstance(rope, dict)]
     types = {rope.get("rope_type") for rope in (ropes, *by_layer_type)}
-    found = [name for name in _WATCHED_ROPES if name in types]
-    return f"its rotary embedding ({found[0]}) looks at the positions of a pass" if found else None
+    found = [name for name in _SYNCING_ROPES if name in types]
+    return (
+        f"its rotary embedding ({found[0]}) needs the positions of a pass on the host"
+        if found
+        else None
+    )
 
 
 class VerifyGraphs:
-    """Scores trees for `target` from recordings; drafters of the target record with `recorder`."""
+    """Scores trees for `target` by CUDA graphs; its drafters capture theirs with `capture`, too."""
 
-    def __init__(self, target: Target, recorder: Recorder):
-        self.recorder = recorder
+    def __init__(self, target: Target, capture: GraphCapture):
+        self.capture = capture
         self._target = target
-        self._graphs = CacheGraphs(recorder)
+        self._graphs = CacheGraphs(capture)
 
     def score(self, tree: DraftTree, cache: TreeCache) -> Tensors:
         """Logits [B, N, V] and features [B, N, F] at every column of `tree`."""

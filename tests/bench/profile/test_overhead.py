@@ -23,7 +23,7 @@ from eagle_lab.targets.cuda.graphs import VerifyGraphs
 from eagle_lab.targets.target import Target
 from tests.bench.fakes import tiny_target
 from tests.methods.draft_models import noisy_copy
-from tests.targets.test_graphs import CallRecorder
+from tests.targets.test_graphs import CallCapture
 
 PROMPTS = [[5, 9, 200], [7, 8]]
 SLEEP = 0.02
@@ -98,16 +98,16 @@ def test_drafter_passes_are_the_models_and_everything_is_unwrapped():
     assert [vars(owner).get(name) for owner, name in wrapped] == own
 
 
-class SlowRecorder(CallRecorder):
+class SlowCapture(CallCapture):
     """Records for a long time, in which nothing may wait for the device."""
 
-    recording = False
+    capturing = False
 
     def __call__(self, work):
-        SlowRecorder.recording = True
+        SlowCapture.capturing = True
         time.sleep(10 * SLEEP)
         replay = super().__call__(work)
-        SlowRecorder.recording = False
+        SlowCapture.capturing = False
         return replay
 
 
@@ -115,16 +115,16 @@ class WatchedClock(Clock):
     """On CUDA every lap waits for the device."""
 
     def lap(self) -> float:
-        assert not SlowRecorder.recording
+        assert not SlowCapture.capturing
         return super().lap()
 
 
 @pytest.mark.parametrize("name", ["chain", "tree", "hybrid"])
-def test_drafts_from_recordings_are_the_models(monkeypatch: pytest.MonkeyPatch, name: str):
-    """And recording them is in no time that is told."""
+def test_drafts_from_graphs_are_the_models(monkeypatch: pytest.MonkeyPatch, name: str):
+    """And no time includes their capture."""
     monkeypatch.setattr(overhead, "Clock", WatchedClock)
     target = tiny_target()
-    monkeypatch.setattr(target, "graphs", VerifyGraphs(target, SlowRecorder()))
+    monkeypatch.setattr(target, "graphs", VerifyGraphs(target, SlowCapture()))
     drafter = untrained(target)
     monkeypatch.setattr(drafter, "forward", slowed(drafter.forward))
     sizes = {"depth": 2, "width": 2, "num_nodes": 4}
@@ -134,7 +134,7 @@ def test_drafts_from_recordings_are_the_models(monkeypatch: pytest.MonkeyPatch, 
         "hybrid": lambda: Hybrid(target, drafter, **sizes, alone_from=99),
     }[name]()
     row = measure_overhead(target, Method(name, proposer), PROMPTS[:1], max_new_tokens=4)
-    assert target.graphs.recorder.num_replays > 0
+    assert target.graphs.capture.num_replays > 0
     assert 1000 * SLEEP <= row["models_ms"] <= row["cycle_ms"] < 10 * 1000 * SLEEP
     assert row["overhead_ms"] < 1000 * SLEEP
 

@@ -14,7 +14,7 @@ from eagle_lab.engine.draft_tree import DraftTree
 from eagle_lab.errors import Infeasible, UserError
 from eagle_lab.targets.cuda.graphs import CacheGraphs, VerifyGraphs
 from eagle_lab.targets.random_shapes import SHAPES, random_model, random_target
-from tests.targets.test_graphs import CallRecorder
+from tests.targets.test_graphs import CallCapture
 
 CPU = torch.device("cpu")
 
@@ -56,13 +56,11 @@ def test_noise_fills_every_layer_and_passes_leave_it_alone():
     torch.testing.assert_close(cache.store[..., :8, :], before, atol=0, rtol=0)
 
 
-@pytest.mark.parametrize("recorder", [None, CallRecorder])
+@pytest.mark.parametrize("capture", [None, CallCapture])
 @pytest.mark.parametrize("name", ["tiny", "tiny_deep"])
-def test_a_shape_has_cost_curves_of_target_and_drafter(name: str, recorder):
-    before = CacheGraphs.num_recordings
-    profile = tiny_costs(name, drafter={"draft_vocab_size": 50}, new_recorder=recorder).measure(
-        2, 16
-    )
+def test_a_shape_has_cost_curves_of_target_and_drafter(name: str, capture):
+    before = CacheGraphs.num_captures
+    profile = tiny_costs(name, drafter={"draft_vocab_size": 50}, new_capture=capture).measure(2, 16)
     rows = profile.rows()
     places = [(row["model_pass"], row["num_tokens"]) for row in rows]
     assert places == [(name, count) for name in ("target", "draft") for count in (1, 2, 5)]
@@ -70,7 +68,7 @@ def test_a_shape_has_cost_curves_of_target_and_drafter(name: str, recorder):
         assert (row["batch_size"], row["context"]) == (2, 16)
         assert 0 < row["low_ms"] <= row["median_ms"] <= row["high_ms"]
         assert row["plain_median_ms"] is None
-    assert (CacheGraphs.num_recordings > before) == (recorder is not None)
+    assert (CacheGraphs.num_captures > before) == (capture is not None)
     whole = random_model(SHAPES[name], SHAPES[name].num_layers, CPU, torch.float32)
     embedding = whole.get_input_embeddings().weight.numel()
     expected = sum(weight.numel() for weight in whole.parameters()) - embedding
@@ -123,11 +121,11 @@ def test_more_layers_never_take_less_time():
 def test_what_graphs_need_is_counted():
     """The block that a cache is moved to: 3 rows become 4, 260 slots become 512."""
     target = random_target("tiny", 2, CPU, torch.float32)
-    target.graphs = VerifyGraphs(target, CallRecorder())
+    target.graphs = VerifyGraphs(target, CallCapture())
     cache = target.new_cache(3)
     target.prefill([[7] * 255] * 3, cache)
     target.score(DraftTree.chain(torch.tensor([9] * 3), torch.full((3, 4), 9)), cache)
-    plain, graphs = (tiny_costs(new_recorder=made) for made in (None, CallRecorder))
+    plain, graphs = (tiny_costs(new_capture=made) for made in (None, CallCapture))
     store = cache.store
     assert store is not None and store.untyped_storage().nbytes() == 4 * 4 * 512 * 2 * 2 * 2 * 16
     added = graphs.needed_bytes(3, 255) - plain.needed_bytes(3, 255)
@@ -208,11 +206,11 @@ def test_what_cannot_be_assumed_is_named(changes: dict, words: str):
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 def test_a_small_shape_on_cuda():
-    from eagle_lab.targets.cuda.graphs import CudaRecorder
+    from eagle_lab.targets.cuda.graphs import CudaGraphCapture
 
     costs = ShapeCosts(
-        "tiny_deep", torch.device("cuda"), torch.bfloat16, [1, 4, 64], new_recorder=CudaRecorder
+        "tiny_deep", torch.device("cuda"), torch.bfloat16, [1, 4, 64], new_capture=CudaGraphCapture
     )
-    before = CacheGraphs.num_recordings
+    before = CacheGraphs.num_captures
     assert len(costs.measure(4, 512).rows()) == 6
-    assert CacheGraphs.num_recordings == before + 2 * 3 + 3
+    assert CacheGraphs.num_captures == before + 2 * 3 + 3
