@@ -156,6 +156,7 @@ def _describe(drafter: Eagle1, target: Any, training_summary: dict[str, Any]) ->
         "format_version": FORMAT_VERSION,
         "dimensions": {name: value for name, value in fields.items() if name not in SWITCHES},
         "switches": {name: fields[name] for name in SWITCHES},
+        "description": drafter.card_paragraph,
         "target": {"name": target.name, "fingerprint": target.fingerprint},
         "training": training_summary,
     }

@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from safetensors import safe_open
 
 import eagle_lab
 from eagle_lab.drafters import checkpoint
+from eagle_lab.drafters.card import write_card
 from eagle_lab.drafters.checkpoint import (
     drafter_folder,
     load_drafter,
@@ -74,7 +76,9 @@ def test_tables_name_the_packages_own_without_its_path(own: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", FIT, ids=lambda folder: folder.name)
-def test_a_shipped_drafter_is_small_half_precision_and_has_its_card(folder: Path) -> None:
+def test_a_shipped_drafter_is_small_half_precision_and_has_its_card(
+    folder: Path, tmp_path: Path
+) -> None:
     names = sorted(path.name for path in folder.iterdir())
     assert names == ["README.md", "config.json", "model.safetensors"]
     assert sum(path.stat().st_size for path in folder.iterdir()) <= LARGEST
@@ -84,7 +88,8 @@ def test_a_shipped_drafter_is_small_half_precision_and_has_its_card(folder: Path
     assert dtypes["fc.weight"] == torch.float16
     card = (folder / "README.md").read_text(encoding="utf-8")
     described = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    assert card.startswith("---\nlicense: apache-2.0\n")
+    assert yaml.safe_load(card.split("---\n")[1])["license"] == "apache-2.0"
+    assert write_card(shutil.copytree(folder, tmp_path / "copy")).read_text("utf-8") == card
     assert described["target"]["fingerprint"] == EMBEDDED
     assert EMBEDDED in card
 

@@ -118,6 +118,18 @@ class Eagle1(nn.Module):
         self._refresh()
         self.register_load_state_dict_post_hook(_refresh_after_load)
 
+    @property
+    def card_paragraph(self) -> str:
+        """What a model card says of the network."""
+        own = self.config
+        kept = f"{own.draft_vocab_size:,} of" if own.draft_vocab_size else "all"
+        return (
+            f"EAGLE-1 (arXiv 2401.15077): one decoder layer of width {own.hidden_size} over the "
+            f"target's features and the next tokens, {'with' if own.inner_norm else 'without'} a "
+            "norm before attention; it borrows the target's embedding and output head and can "
+            f"propose {kept} the target's {own.vocab_size:,} tokens."
+        )
+
     def attach(self, target: Any, *, rounded: bool = False) -> None:
         """Take the target's embedding and head (its rows of the draft vocabulary), frozen.
 
