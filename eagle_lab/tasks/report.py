@@ -18,12 +18,13 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from eagle_lab.drafters.card import add_evaluation, write_card
+from eagle_lab.drafters.folder import weights_digest
 from eagle_lab.errors import UserError, choose
 from eagle_lab.reports import make_report
-from eagle_lab.reports.claim import claim_names, claims_folder, load_claim
-from eagle_lab.reports.claim_index import claim_markdown, write_claim, write_index
-from eagle_lab.reports.claim_measure import add_run
-from eagle_lab.reports.model_card import add_evaluation, write_card
+from eagle_lab.reports.claims.claim import claim_names, claims_folder, load_claim, load_claims
+from eagle_lab.reports.claims.compare import claim_markdown, write_claim, write_index
+from eagle_lab.reports.claims.measure import add_run, evaluation_of
 
 ALL = "all"
 
@@ -37,8 +38,9 @@ def run(config: DictConfig) -> None:
     """
     asked = config.report
     if asked.card:
-        written = add_evaluation(asked.card, asked.run) if asked.run else write_card(asked.card)
-        print(f"model card: {written}")
+        if asked.run:
+            add_evaluation(asked.card, evaluation_of(asked.run, weights_digest(asked.card)))
+        print(f"model card: {write_card(asked.card)}")
     elif asked.claim:
         report_claim(asked, Path(config.output_dir))
     elif asked.run:
@@ -67,4 +69,4 @@ def report_claim(asked: DictConfig, output_dir: Path) -> None:
         print(f"\n{claim_markdown(claim)}")
         print("written:", *write_claim(claim, output_dir))
     if asked.run or asked.claim == ALL:
-        print(f"all claims: {write_index(folder)}")
+        print(f"all claims: {write_index(folder, load_claims(folder))}")

@@ -22,6 +22,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from eagle_lab.data.datamodule import DataSettings, DrafterDataModule, check_store
 from eagle_lab.data.store import FeatureStore, JoinedStore
+from eagle_lab.drafters.card import write_card
 from eagle_lab.drafters.checkpoint import KINDS, drafter_folder, read_config, save_drafter
 from eagle_lab.drafters.eagle1.network import Eagle1
 from eagle_lab.drafters.eagle1.recipe import (
@@ -32,8 +33,7 @@ from eagle_lab.drafters.eagle1.recipe import (
 )
 from eagle_lab.errors import UserError, choose
 from eagle_lab.reports import make_report
-from eagle_lab.reports.claim_provenance import publishable, without_paths
-from eagle_lab.reports.model_card import write_card
+from eagle_lab.reports.claims.measure import publishable, without_paths
 from eagle_lab.targets.load import DTYPES
 from eagle_lab.targets.target import Target
 from eagle_lab.tasks.job import target_from

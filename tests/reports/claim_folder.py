@@ -5,20 +5,20 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-README = """\
-# Trees accept more
-
-**Paper.** EAGLE (2401.15077),
-ablation of the tree.
-
-Why it should be so.
-
-## Commands
+CLAIM = """\
+title: Trees accept more
+paper: >-
+  EAGLE (2401.15077),
+  ablation of the tree.
+runs:
+  trees: {}
+  other: {num_training_tokens: 1000}
+commands:
+  trees: |
     python -m eagle_lab.run +experiment=bench \\
-        output_dir=runs/tree
-
-Words about them.
+        output_dir=runs/trees
 """
+TOLERANCE = "target: ours\ntolerance:\n  tau: {at_least: 0}\n"
 EXPECTED = """\
 source,target,benchmark,temperature,method,depth,width,num_nodes,tau,speedup
 EAGLE,vicuna-7b,bench80,0,eagle_static,,,,3.94,2.9
@@ -27,11 +27,10 @@ EAGLE,vicuna-7b,bench80,1,eagle_static,,,,3.17,
 aim,ours,bench80,0,eagle_dynamic,6,10,32,3.3,
 """
 MEASURED = """\
-run,target,benchmark,temperature,method,batch_size,depth,width,num_nodes,tau,tau_low,tau_high
-trees,ours,bench80,0,eagle_dynamic,16,6,10,32,3.1,3,3.2
-trees,ours,bench80,0,eagle_static,16,5,,25,2.5,2.25,2.75
+run,target,benchmark,temperature,method,batch_size,depth,width,num_nodes,tau,tau_low,tau_high,tau_micro
+trees,ours,bench80,0,eagle_dynamic,16,6,10,32,3.1,3,3.2,2.9
+trees,ours,bench80,0,eagle_static,16,5,,25,2.5,2.25,2.75,2.4
 """
-TOLERANCE = "target: ours\ntau: {at_least: 0}\n"
 PROVENANCE = {
     "trees": {
         "status": "finished", "start": "2026-11-30T10:00:00+00:00",
@@ -40,11 +39,10 @@ PROVENANCE = {
     }
 }  # fmt: skip
 FILES = {
-    "README.md": README,
+    "claim.yaml": CLAIM + TOLERANCE,
     "expected.csv": EXPECTED,
     "measured.csv": MEASURED,
     "provenance.json": json.dumps(PROVENANCE),
-    "tolerance.yaml": TOLERANCE,
 }
 
 

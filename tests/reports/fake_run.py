@@ -24,8 +24,8 @@ from eagle_lab.bench.results import (
     CATEGORY_COLUMNS,
     COLUMNS,
     Conditions,
-    summarise,
-    summarise_categories,
+    summarize,
+    summarize_categories,
 )
 from eagle_lab.methods.build import Method
 from eagle_lab.tasks.run_folder import cell
@@ -185,8 +185,8 @@ def write_bench(
     for method in methods:
         rate = 1.0 if temperature == 0 else None
         ours = rows.get(method, [])
-        summary.append(summarise(method.method, ours, vanilla, conditions, greedy_match_rate=rate))
-        by_category += summarise_categories(method.method, ours, vanilla, conditions)
+        summary.append(summarize(method.method, ours, vanilla, conditions, greedy_match_rate=rate))
+        by_category += summarize_categories(method.method, ours, vanilla, conditions)
     write_table(path / "summary.csv", COLUMNS, summary)
     write_table(path / "summary_by_category.csv", CATEGORY_COLUMNS, by_category)
     write_table(path / "divergences.csv", DIVERGENCE_COLUMNS, [TIE] if len(methods) > 2 else [])
