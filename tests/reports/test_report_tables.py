@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from eagle_lab.bench.matching import HALF_PRECISION_UNITS, TIE_GAP
-from eagle_lab.bench.results import Conditions, summarise
+from eagle_lab.bench.results import Conditions, summarize
 from eagle_lab.methods.build import Method
 from eagle_lab.reports import load_run, load_sweep
 from eagle_lab.reports.frames import label_rows, tidy
@@ -291,10 +291,10 @@ def test_of_a_batch_vanilla_itself_is_the_unit():
         return [one | split for one in made]
 
     vanilla = batch([0] * 12, 60)
-    lines = [summarise(Method("vanilla"), vanilla, vanilla, conditions)]
+    lines = [summarize(Method("vanilla"), vanilla, vanilla, conditions)]
     for (depth, width, num_nodes), made in trees.items():
         method = Method("tree", depth=depth, width=width, num_nodes=num_nodes)
-        lines.append(summarise(method, batch(*made), vanilla, conditions))
+        lines.append(summarize(method, batch(*made), vanilla, conditions))
     (grid,) = grids(summary(**pd.DataFrame(lines).to_dict("list")))
     assert grid.vanilla_ms == pytest.approx(60.0)
     predicted = with_cost_model(grid)["predicted_speedup"]
