@@ -182,7 +182,6 @@ class ReportConfig:
     claim: str | None = None
     claims: str | None = None
     card: str | None = None
-    settings: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass

@@ -14,9 +14,8 @@ Opens results only; loads neither torch nor a model.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from eagle_lab.drafters.card import add_evaluation, write_card
 from eagle_lab.drafters.folder import weights_digest
@@ -61,8 +60,7 @@ def report_claim(asked: DictConfig, output_dir: Path) -> None:
     if asked.run:
         if asked.claim == ALL:
             raise UserError("report.run measures one claim: report.claim=NAME instead of all")
-        settings: Any = OmegaConf.to_container(asked.settings, resolve=True)
-        num_lines = add_run(load_claim(folder, asked.claim), asked.run, settings)
+        num_lines = add_run(load_claim(folder, asked.claim), asked.run)
         print(f"{num_lines} lines: {folder / asked.claim / 'measured.csv'}")
     claims = [load_claim(folder, name) for name in names if asked.claim in (name, ALL)]
     for claim in claims:

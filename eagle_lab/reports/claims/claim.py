@@ -251,9 +251,18 @@ def _read_description(path: Path) -> dict[str, Any]:
     rest = {"table": TABLES[0], "commands": {}, "target": None, "tolerance": {}, **found}
     choose(rest["table"], TABLES, f"table of {path}")
     rest["paper"] = " ".join(rest["paper"].split())
-    rest["runs"] = {run: settings or {} for run, settings in rest["runs"].items()}
+    rest["runs"] = {run: _run_settings(path, run, value) for run, value in rest["runs"].items()}
     rest["commands"] = {run: str(text).rstrip() for run, text in rest["commands"].items()}
     return rest
+
+
+def _run_settings(path: Path, run: str, settings: Any) -> dict[str, Any]:
+    settings = settings or {}
+    for name, value in settings.items():
+        choose(name, SETTINGS, f"setting of runs.{run} in {path}")
+        if name not in TEXT and not isinstance(value, int | float):
+            raise UserError(f"{path}: runs.{run}.{name} is {value!r}; it must be a number")
+    return dict(settings)
 
 
 def _tolerance(sizes: Any, what: str) -> Tolerance:

@@ -144,25 +144,20 @@ def claim_tables(claim: Claim, lines: pd.DataFrame) -> list[Table]:
 def _table(claim: Claim, quantity: str, title: str, lines: pd.DataFrame) -> Table:
     columns = {column.title: lines[name].map(_setting) for name, column in SETTINGS.items()}
     columns["expected"] = lines.apply(lambda line: expected_text(claim, line), axis=1)
-    columns |= _measured_columns(quantity, lines)
+    measured = lines.apply(lambda line: _measured(line) or NOTHING, axis=1)
+    if lines["tau_micro"].notna().any():
+        columns["measured"] = lines.apply(lambda line: POOLED.text(line) or NOTHING, axis=1)
+        columns["measured, mean over turns"] = measured
+    else:
+        columns["measured"] = measured
     columns["within tolerance"] = lines["within_tolerance"].astype(object).fillna(NOTHING)
-    columns["source"] = lines.apply(lambda line: _source(claim, line), axis=1)
+    run = ("run " + lines["run"].astype(object)).where(lines["run"].notna(), "")
+    columns["source"] = lines["source"].astype(object).fillna("").str.cat(run, "; ").str.strip("; ")
     ours = set(lines["target"][lines["measured"].notna()].dropna())
     others = set(lines["target"][lines["expected"].notna()].dropna()) - ours
     note = OTHER_TARGETS if ours and others else ""
     name = f"{claim.name}_{quantity}"
     return make_table(name, title, lines.dropna(axis=1, how="all"), columns, note)
-
-
-def _measured_columns(quantity: str, lines: pd.DataFrame) -> dict[str, pd.Series]:
-    """What was measured; of τ first what is pooled over cycles, then the mean over turns."""
-    measured = lines.apply(lambda line: _measured(line) or NOTHING, axis=1)
-    if lines["tau_micro"].isna().all():
-        return {"measured": measured}
-    return {
-        "measured": lines.apply(lambda line: POOLED.text(line) or NOTHING, axis=1),
-        "measured, mean over turns": measured,
-    }
 
 
 def _measured(line: pd.Series) -> str:
@@ -184,32 +179,20 @@ def expected_text(claim: Claim, line: pd.Series) -> str:
     return f"≥ {shown}" if shown and tolerance and tolerance.is_bound else shown or NOTHING
 
 
-def _source(claim: Claim, line: pd.Series) -> str:
-    parts = [str(line["source"])] if pd.notna(line["source"]) else []
-    if pd.notna(line["run"]):
-        parts.append(f"run {line['run']}{'' if _finished(claim, line['run']) else ' (unfinished)'}")
-    return "; ".join(parts)
-
-
-def _finished(claim: Claim, run: str) -> bool:
-    return claim.provenance[run].get("status") == "finished"
-
-
 def status(claim: Claim, lines: pd.DataFrame) -> str:
     """How far the claim is measured, from its files alone.
 
     `not measured yet`, `partly measured (3 of 8 settings)` or `measured`, then how many numbers
-    are within tolerance, and how many are not shown to be. A claim that rests on an unfinished run
-    is partly measured.
+    are within tolerance, and how many are not shown to be.
     """
     if claim.measured.empty:
         return "not measured yet"
     settings = set(places(claim, claim.expected))
     done = set(places(claim, claim.measured).dropna())
-    reasons = [f"{len(done)} of {len(settings)} settings"] if len(done) < len(settings) else []
-    if not all(_finished(claim, run) for run in claim.measured["run"].unique()):
-        reasons.append("a run is unfinished")
-    measured = f"partly measured ({', '.join(reasons)})" if reasons else "measured"
+    partly = len(done) < len(settings)
+    measured = (
+        f"partly measured ({len(done)} of {len(settings)} settings)" if partly else "measured"
+    )
     held = lines["within_tolerance"].dropna()
     if held.empty:
         return measured

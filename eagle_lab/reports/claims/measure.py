@@ -25,11 +25,11 @@ from typing import Any
 import pandas as pd
 
 from eagle_lab.columns import SUMMARY, csv_names, pick
-from eagle_lab.errors import UserError, choose
+from eagle_lab.errors import UserError
 from eagle_lab.files import write_text
 from eagle_lab.reports.acceptance import acceptance_by_depth, cycles
 from eagle_lab.reports.calibration import calibration
-from eagle_lab.reports.claims.claim import MEASURED_COLUMNS, SETTINGS, TEXT, Claim, with_settings
+from eagle_lab.reports.claims.claim import MEASURED_COLUMNS, SETTINGS, Claim, with_settings
 from eagle_lab.reports.claims.compare import NUMBER, places
 from eagle_lab.reports.divergences import with_ties
 from eagle_lab.reports.folders import is_sweep
@@ -52,25 +52,24 @@ EVALUATED = pick(
 _PATH = re.compile(r"""(?<![^\s=,\[{('"])(?:\.\.|~[^\s/]*)?/[^\s,\]})'"]*""")
 
 
-def add_run(claim: Claim, path: str | Path, settings: Mapping[str, Any] | None = None) -> int:
+def add_run(claim: Claim, path: str | Path) -> int:
     """Put what the run at `path` measured into the claim's folder.
 
     Args:
-        claim: whose measured.csv and provenance.json grow.
+        claim: whose measured.csv and provenance.json grow; its `runs` may give settings that the
+            run's files do not hold.
         path: folder of a finished bench, sweep or train run.
-        settings: settings that neither the run's files nor claim.yaml hold.
 
     Returns:
         How many lines measured.csv has from this run.
 
     Raises:
-        UserError: the run is unfinished, none of its lines belongs to the claim, or a setting is
-            unknown.
+        UserError: the run is unfinished, or none of its lines belongs to the claim.
     """
     results = load_sweep(path) if is_sweep(path) else load_run(path)
     _require_finished(results)
     run = results.path.resolve().name
-    rows = measured_rows(claim, results, {**claim.runs.get(run, {}), **(settings or {})})
+    rows = measured_rows(claim, results)
     kept = claim.measured[claim.measured["run"] != run]
     table = pd.concat([kept, rows.assign(run=run)], ignore_index=True).dropna(axis=1, how="all")
     columns = [name for name in MEASURED_COLUMNS if name in table]
@@ -87,21 +86,15 @@ def _require_finished(results: Run | Sweep) -> None:
         raise UserError(f"{results.path} is unfinished; start its command again, which resumes it")
 
 
-def measured_rows(claim: Claim, results: Run | Sweep, settings: Mapping[str, Any]) -> pd.DataFrame:
+def measured_rows(claim: Claim, results: Run | Sweep) -> pd.DataFrame:
     """The lines of a run that belong to `claim`; raises like `add_run`."""
     rows = _rows(claim.table, results)
     if results.provenance.get("device") == "cpu":
         rows = rows.drop(columns="peak_memory_mb", errors="ignore")
-    own = {"target": results.provenance.get("target")}
+    rows["target"] = results.provenance.get("target")
     if "benchmark" not in rows:
-        own["benchmark"] = _benchmark(results)
-    for name, value in {**own, **settings}.items():
-        choose(name, SETTINGS, "setting of report.settings")
-        try:
-            rows[name] = value if name in TEXT else float(value)
-        except (TypeError, ValueError) as error:
-            raise UserError(f"report.settings.{name}={value}; it must be a number") from error
-    rows = with_settings(rows)
+        rows["benchmark"] = _benchmark(results)
+    rows = with_settings(rows.assign(**claim.runs.get(results.path.resolve().name, {})))
     belongs = places(claim, rows).notna()
     if not belongs.any():
         raise UserError(
