@@ -1,9 +1,6 @@
-"""Scaled dot-product attention over a cache, one API for target and drafter.
+"""Scaled dot-product attention over a cache: under one mask, or in two parts that are merged.
 
-Shapes: B rows, N query columns, S cache slots, d head width; `heads` query heads share `kv`
-key-value heads in groups of heads // kv neighbours.
-
-Attention in two parts: the committed prefix, which needs no mask, and the tree, which is small.
+The two parts are the committed prefix, which needs no mask, and the tree, which is small:
 
     slots    0 ... len-1 | len ... len+M-1
              prefix      | tree               a, b: log-sum-exp of a query's scores in each part
@@ -11,12 +8,14 @@ Attention in two parts: the committed prefix, which needs no mask, and the tree,
 
     softmax over both = sigmoid(a - b) * softmax over the prefix + sigmoid(b - a) * over the tree
 
-The identity is exact, so the prefix can go to a kernel that knows no trees (`flash.py`), at the
-cost of one row length instead of a mask over all slots. Logarithms are natural. `prefix_part`
-says in plain operations what such a kernel computes; it runs on every device.
+The identity is exact, so the prefix can go to a kernel that knows no trees (`cuda.flash`), at the
+cost of one length per row instead of a mask over all slots. Logarithms are natural. `prefix_part`
+is the reference for such a kernel, in plain operations that run on every device.
 
-Shapes: B rows, N query columns, S slots of a part, M tree slots, d head width; `heads` query heads
-share `kv` key-value heads.
+Knows no model and no cache; target and drafter call it alike.
+
+Shapes: B rows, N query columns, S slots, M tree slots, d head width; `heads` query heads share `kv`
+key-value heads in groups of heads // kv neighbours.
 """
 
 from __future__ import annotations
@@ -63,10 +62,10 @@ def attention(
 
 
 MAX_TREE_SLOTS = 256
-"""With more columns than this (prompts) the scores of the tree part would not be small."""
+"""Most slots of a tree part: the scores of a prompt's columns would not be small."""
 
 PrefixPart = Callable[[Tensor, Tensor, Tensor, Tensor, float, float | None], tuple[Tensor, Tensor]]
-"""Anything that is called and answers like `prefix_part`."""
+"""A function with the arguments and results of `prefix_part`."""
 
 
 def split_attention(

@@ -5,7 +5,7 @@
 
 A pass (`tree_pass`) writes its columns after the committed prefix of each row and attends to the
 prefix and to the tree slots it may see. `keep` moves the slots of the accepted path right after
-the prefix and counts them as committed; everything else after is overwritten by the next pass.
+the prefix and counts them as committed; the next pass overwrites everything after them.
 
 Shapes: L layers, B rows, C capacity, kv heads, d head width, N columns of a pass, S attended slots.
 """
@@ -29,7 +29,7 @@ class TreeCache:
     Attributes:
         lengths: [B] committed slots of each row.
         max_length: their maximum, on the host.
-        fast: whether to write and attend by the kernels of `fast_ops` where they apply.
+        fast: whether to write and attend by the CPU kernels (`cpu.ops`) where they apply.
         attention: how passes attend otherwise, see `Target`.
     """
 
@@ -52,7 +52,7 @@ class TreeCache:
 
     @property
     def store(self) -> Tensor | None:
-        """Where keys and values lie, [L, 2, B, kv, C, d]; None before the first write."""
+        """Keys and values, [L, 2, B, kv, C, d]; None before the first write."""
         return self._store
 
     def over(self, store: Tensor, lengths: Tensor, max_length: int) -> TreeCache:
@@ -63,7 +63,7 @@ class TreeCache:
         return other
 
     def move_to(self, store: Tensor) -> None:
-        """Go on in `store`, which has at least as many rows and room for every slot in use."""
+        """Continue in `store`, which has at least as many rows and room for every slot in use."""
         assert self._store is not None, "nothing to move"
         rows, capacity = len(self.lengths), min(self._store.shape[4], store.shape[4])
         store[:, :, :rows, :, :capacity] = self._store[..., :capacity, :]
@@ -79,27 +79,27 @@ class TreeCache:
         """Put `key`, `value` [B, kv, N, d] at slots len + offset of `layer`.
 
         Returns keys and values [B, kv, S, d] of the slots 0 ... max_length + offset + N - 1;
-        which of them a row may see is the mask's business.
+        the mask says which of them a row sees.
         """
         num_columns = key.shape[2]
-        seen = self.room(layer, offset + num_columns, key)
+        attended = self.room(layer, offset + num_columns, key)
         if self.fast and ops.suits(key.device, key.dtype):
-            ops.store(key, value, seen, self.lengths, offset)
-            return seen[0], seen[1]
+            ops.store(key, value, attended, self.lengths, offset)
+            return attended[0], attended[1]
         columns = torch.arange(offset, offset + num_columns, device=key.device)
         slots = self.lengths[:, None] + columns
         rows = self._rows[:, None]
-        seen[0, rows, :, slots] = key.transpose(1, 2)
-        seen[1, rows, :, slots] = value.transpose(1, 2)
-        return seen[0], seen[1]
+        attended[0, rows, :, slots] = key.transpose(1, 2)
+        attended[1, rows, :, slots] = value.transpose(1, 2)
+        return attended[0], attended[1]
 
     def room(self, layer: int, num_slots: int, like: Tensor) -> Tensor:
         """Keys and values [2, B, kv, S, d] of `layer`, with `num_slots` tree slots in every row.
 
-        `like` [B, kv, ..., d] tells shape, dtype and device where the cache is still empty.
+        An empty cache takes shape, dtype and device from `like` [B, kv, ..., d].
         """
-        attended = self.max_length + num_slots
-        return self.reserve(attended, like)[layer, :, :, :, :attended]
+        end = self.max_length + num_slots
+        return self.reserve(end, like)[layer, :, :, :, :end]
 
     def reserve(self, capacity: int, like: Tensor) -> Tensor:
         """The store with room for `capacity` slots; growing copies what is committed.
@@ -124,7 +124,7 @@ class TreeCache:
     def advance(self, counts: Tensor, max_length: int | None = None) -> None:
         """Commit the first `counts` [B] tree slots of each row, where they are.
 
-        `max_length` is the largest length then, if the host knows it; else it is fetched.
+        `max_length` is the largest length then; without it a host sync fetches it.
         """
         self.lengths = self.lengths + counts
         if max_length is None:
@@ -147,7 +147,7 @@ class TreeCache:
         Args:
             path: [B, A].
             counts: [B].
-            moved: False if every path is known to stay where it is.
+            moved: False if every path stays where it is.
             max_length: see `advance`.
         """
         if self._store is not None and moved:

@@ -1,6 +1,8 @@
-"""Which weights a model has: a short hash that tells targets of the same shape apart.
+"""Which weights a model has, and everything that a stored number depends on.
 
-What a set of features depends on: named parts, one digest, and differences in words.
+`fingerprint_of` is a short hash that tells targets of the same shape apart. A `Fingerprint` is a
+set of named parts (a feature store's: target, layers, template, ...) with one digest and readable
+differences.
 """
 
 from __future__ import annotations
@@ -33,18 +35,18 @@ class Fingerprint:
 
     def differences(self, other: Mapping[str, Any]) -> list[str]:
         """One phrase for each part in which `other` differs, nested values by dotted name."""
-        mine, theirs = _flatten(self.parts), _flatten(other)
+        ours, theirs = _flatten(self.parts), _flatten(other)
         return [
-            f"{key} is {theirs.get(key)!r} there and {mine.get(key)!r} here"
-            for key in sorted(mine.keys() | theirs.keys())
-            if mine.get(key) != theirs.get(key)
+            f"{key} is {theirs.get(key)!r} there and {ours.get(key)!r} here"
+            for key in sorted(ours.keys() | theirs.keys())
+            if ours.get(key) != theirs.get(key)
         ]
 
     def check_equal(self, other: Mapping[str, Any], what: str) -> None:
         """UserError naming the differences unless `other` holds the same parts."""
-        if found := self.differences(other):
+        if differences := self.differences(other):
             raise UserError(
-                f"{what} was made with other settings: {'; '.join(found)}; "
+                f"{what} was made with other settings: {'; '.join(differences)}; "
                 "choose another output_dir, or overwrite=true"
             )
 
@@ -73,8 +75,8 @@ def fingerprint_of(model: nn.Module, config: Any) -> str:
     Samples are compared in bfloat16, so the precision a model is loaded in does not matter.
     """
     digest = hashlib.sha256()
-    described = {key: getattr(config, key, None) for key in _SHAPE_KEYS}
-    digest.update(json.dumps(described, sort_keys=True, default=str).encode())
+    shape = {key: getattr(config, key, None) for key in _SHAPE_KEYS}
+    digest.update(json.dumps(shape, sort_keys=True, default=str).encode())
     for name, weight in sorted(model.named_parameters()):
         flat = weight.detach().flatten()
         sample = flat[:: max(1, flat.numel() // _SAMPLES)].to("cpu", torch.bfloat16)

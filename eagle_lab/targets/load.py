@@ -5,7 +5,7 @@
     target = load_target("tiny_random", architecture="gemma2")
 
 Weights are read from safetensors files only, and Python code that comes with a model runs only
-when asked for. Knows nothing of configuration files.
+with `trust_remote_code`. Knows nothing of configuration files.
 """
 
 from __future__ import annotations
@@ -62,16 +62,16 @@ def load_target(
         fast_layers: see `Target`.
         attention: see `Target`.
         graphs: replay passes over trees from CUDA graphs; None where there is a GPU.
-        architecture: of `tiny_random`, see `models.tiny`.
+        architecture: of `tiny_random`, see `targets.tiny`.
         tied_head: of `tiny_random`.
 
     Raises:
         UserError: no such model, no network, no CUDA, weights in another format, ...: one line
             that says what to change.
     """
-    where = choose_device(device)
+    placement = choose_device(device)
     precision = DTYPES[choose(dtype, DTYPES, "dtype")]
-    with_graphs = wants_graphs(graphs, where)
+    with_graphs = wants_graphs(graphs, placement)
     if threads is not None:
         if threads < 1:
             raise UserError(f"threads={threads}; it must be at least 1, or null")
@@ -83,8 +83,8 @@ def load_target(
     else:
         source = smollm2_folder() if name == "smollm2_135m" and path is None else path or name
         model, tokenizer = _from_pretrained(str(source), precision, trust_remote_code)
-    placed: nn.Module = model
-    placed.to(where)
+    module: nn.Module = model
+    module.to(placement)
     label = BUILTIN.get(name, Path(str(path or name)).name)
     target = Target(
         model,
@@ -101,12 +101,12 @@ def load_target(
     return target
 
 
-def wants_graphs(asked: bool | None, device: torch.device) -> bool:
-    """Whether to record CUDA graphs; UserError where they are asked for on a CPU."""
+def wants_graphs(graphs: bool | None, device: torch.device) -> bool:
+    """Whether to capture CUDA graphs; UserError for `graphs=True` on a CPU."""
     on_cuda = device.type == "cuda"
-    if asked and not on_cuda:
+    if graphs and not on_cuda:
         raise UserError("graphs=true, but they need a GPU; use graphs=auto (None in Python)")
-    return on_cuda and asked is not False
+    return on_cuda and graphs is not False
 
 
 def choose_device(device: str) -> torch.device:

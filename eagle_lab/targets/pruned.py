@@ -1,7 +1,7 @@
-"""A small draft model out of a target: some of its layers between its own embedding and head.
+"""A layer-pruned draft model: some of a target's layers between its own embedding and head.
 
-What comes out is an ordinary Hugging Face model of the target's architecture, which any library
-loads. As it is it drafts poorly; distillation makes it useful (training/distillation.py).
+The result is an ordinary Hugging Face model of the target's architecture, which any library loads.
+Untrained it drafts poorly; distillation makes it useful (`training.distillation`).
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def layer_pruned(target: Target, layers: Sequence[int]) -> PreTrainedModel:
     whole, part = target.model.get_decoder(), model.get_decoder()
     for name, child in part.named_children():
         if name == "layers":
-            for own, layer in zip(child, layers, strict=True):
-                own.load_state_dict(whole.layers[layer].state_dict())
+            for kept, layer in zip(child, layers, strict=True):
+                kept.load_state_dict(whole.layers[layer].state_dict())
         else:
             child.load_state_dict(getattr(whole, name).state_dict())
     head = model.get_output_embeddings()

@@ -1,8 +1,8 @@
 """Models of well-known shapes with random weights, made on the device they run on.
 
-What a pass costs does not depend on what the weights say. So the cost of a model that does not
-fit, or need not be fetched, is measured on one of its shape; of a deep one on a few layers, at two
-depths whose difference is what a layer costs.
+The cost of a pass does not depend on the values of the weights. So the cost of a model that does
+not fit, or need not be fetched, is measured on one of its shape; of a deep one on a few layers, at
+two depths whose difference is the cost of a layer.
 
     target = random_target("llama_8b", 32, device, torch.bfloat16)
 """

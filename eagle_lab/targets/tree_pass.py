@@ -1,14 +1,17 @@
 """One forward pass over a tree: what it writes into the cache and what its columns see.
 
-Attention is one call, `TreePass.attend`: over the whole cache under one mask, by the CPU kernels or
-by torch's SDPA, or split into prefix and tree.
+    use_tree_attention(model)                                  # once
+    model(..., tree_pass=TreePass(cache, positions, visible))  # every layer attends through it
+
+A Hugging Face model attends by the function that its attention interface finds under
+`ATTENTION_NAME`; that function hands queries, keys and values to the call's `TreePass`. Any
+architecture that uses the interface and passes keyword arguments on can be a target; sliding
+windows and soft-capped scores are arguments of the call. A drafter calls `TreePass.attend` itself.
+
+Attention goes over the whole cache under one mask, by the CPU kernels or torch's SDPA, or is split
+into prefix and tree (`attention`).
 
 Shapes: B rows, N columns, M tree slots, S attended slots, kv heads, d head width.
-
-How a Hugging Face model comes to attend over our cache: an attention function of its interface.
-
-Any architecture that looks its attention up by name and hands keyword arguments on can be a target;
-sliding windows and soft-capped scores are arguments of the call.
 """
 
 from __future__ import annotations
@@ -80,14 +83,14 @@ class TreePass:
     def _prefix_part(
         self, query: Tensor, num_kv: int, window: int | None, softcap: float | None
     ) -> PrefixPart | None:
-        """What attends to the prefix apart from the tree; None where one mask is to cover both.
+        """The function for the prefix alone; None where one mask has to cover prefix and tree.
 
-        A window that reaches beyond the start of every row is none. One that cuts into the prefix
-        cuts in another place for each depth of the tree, which takes a mask.
+        A window that cuts into the prefix cuts in another place for each depth of the tree, which
+        takes a mask; one that reaches beyond the start of every row has no effect.
         """
         cache, num_slots = self.cache, self.visible.shape[2]
-        cut = window is not None and cache.max_length + num_slots > window
-        if cache.attention == "sdpa" or cut or cache.max_length == 0 or num_slots > MAX_TREE_SLOTS:
+        cuts = window is not None and cache.max_length + num_slots > window
+        if cache.attention == "sdpa" or cuts or cache.max_length == 0 or num_slots > MAX_TREE_SLOTS:
             return None
         plain = prefix_part if cache.attention == "split" else None
         return prefix_kernel(query, num_kv, softcap) or plain
@@ -131,7 +134,7 @@ ATTENTION_NAME = "eagle_lab_tree"
 
 
 def use_tree_attention(model: Any) -> None:
-    """Make `model` attend by the `tree_pass` that its calls are given.
+    """Make `model` attend through the `tree_pass` argument of its calls.
 
     Raises:
         UserError: it does not use the attention interface of transformers.

@@ -1,14 +1,12 @@
-"""CPU kernels around a drafter's choices, in float32: its most probable tokens, what nodes see.
-
-Shapes: B batch rows, N columns of a pass, M tree slots, S cache slots, D draft vocabulary,
-W children.
-
-CPU kernels of attention over a cache, in float32; see `kernels.py` for how they are made.
+"""CPU kernels of attention over a cache, and of a drafter's choice of tokens, in float32.
 
 Attention goes piece by piece: a few queries of one key-value head, whose scores stay in a core's
 own cache from the dot products to the weighted sum of values.
 
-Shapes: B batch rows, T tokens, S cache slots, d head width.
+Import it only inside `ops.kernels`: Numba compiles at import, see `build`.
+
+Shapes: B batch rows, T tokens of a pass, N columns, M tree slots, S cache slots, d head width,
+D vocabulary, W chosen tokens.
 """
 
 from __future__ import annotations
@@ -84,19 +82,19 @@ def exponential(x):  # type: ignore[no-untyped-def]
 
 
 @njit(fastmath=True)
-def _softmax(scores, seen):  # type: ignore[no-untyped-def]
-    """Softmax over the slots `seen` [S] of `scores` [S padded to whole steps], in place.
+def _softmax(scores, visible):  # type: ignore[no-untyped-def]
+    """Softmax over the `visible` [S] slots of `scores` [S padded to whole steps], in place.
 
-    Slots that are not seen, and padding, get 0. With nothing but whole steps of the vector code,
-    a sum does not depend on how many unseen slots stand after it.
+    Other slots, and padding, get 0. With nothing but whole steps of the vector code, a sum does not
+    depend on how many invisible slots stand after it.
     """
     lowest = np.float32(-3e38)
     best = lowest
-    for slot in range(len(seen)):
-        score = scores[slot] if seen[slot] else lowest
+    for slot in range(len(visible)):
+        score = scores[slot] if visible[slot] else lowest
         scores[slot] = score
         best = max(best, score)
-    scores[len(seen) :] = lowest
+    scores[len(visible) :] = lowest
     total = np.float32(0)
     for slot in range(len(scores)):
         weight = exponential(scores[slot] - best)
@@ -172,8 +170,8 @@ def attention(  # type: ignore[no-untyped-def]
             )
         for i in range(count):
             token = (first + i) % num_tokens
-            seen = carray(bytes_at(mask + (row * num_tokens + token) * num_slots), (num_slots,))
-            _softmax(weights[i], seen)
+            visible = carray(bytes_at(mask + (row * num_tokens + token) * num_slots), (num_slots,))
+            _softmax(weights[i], visible)
         for column in range(0, width, LANES):
             _columns(values + cache + 4 * column, num_slots, weights, states, column)
         for i in range(count):
@@ -228,11 +226,11 @@ def tree_mask(  # type: ignore[no-untyped-def]
     those of the M after them that are `visible` [B, N, M].
     """
     prefixes = carray(integers(lengths), (batch,))
-    shown = carray(bytes_at(visible), (batch, num_columns, num_tree_slots))
-    seen = carray(bytes_at(mask), (batch, num_columns, num_slots))
+    tree = carray(bytes_at(visible), (batch, num_columns, num_tree_slots))
+    whole = carray(bytes_at(mask), (batch, num_columns, num_slots))
     for row in range(batch):
         prefix = prefixes[row]
         for column in range(num_columns):
-            seen[row, column, :prefix] = 1
-            seen[row, column, prefix : prefix + num_tree_slots] = shown[row, column]
-            seen[row, column, prefix + num_tree_slots :] = 0
+            whole[row, column, :prefix] = 1
+            whole[row, column, prefix : prefix + num_tree_slots] = tree[row, column]
+            whole[row, column, prefix + num_tree_slots :] = 0

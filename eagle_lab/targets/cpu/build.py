@@ -1,7 +1,9 @@
-"""Where the compiled kernels are kept: one folder for each state of their sources.
+"""The folder of the compiled kernels: one for each state of their sources.
 
 Numba keeps a function's machine code as long as the file that defines it stays the same. Our
 kernels are made of building blocks in other files, so the folder's name is a digest of them all.
+It is set while `ops.kernels` imports the kernel modules; whoever imports one of them elsewhere
+compiles into a folder of Numba's choice.
 
 Folder: $NUMBA_CACHE_DIR, else `kernels` in the folder of the fetched models.
 """
@@ -15,12 +17,7 @@ from pathlib import Path
 
 from eagle_lab.targets.smollm2 import cache_folder
 
-SOURCES = (
-    "intrinsics.py",
-    "linear.py",
-    "attention.py",
-    "layer.py",
-)
+SOURCES = ("intrinsics.py", "linear.py", "attention.py", "layer.py")
 
 
 def digest_of(folder: Path) -> str:
@@ -30,17 +27,17 @@ def digest_of(folder: Path) -> str:
 
 
 def kernel_folder() -> Path:
-    """Where the kernels of this state of their sources are kept, or will be."""
+    """Folder of the kernels in the state of their sources, whether or not it exists yet."""
     from numba import config
 
-    own: str = config.CACHE_DIR  # type: ignore[attr-defined]
-    base = Path(own) if own else cache_folder() / "kernels"
+    chosen: str = config.CACHE_DIR  # type: ignore[attr-defined]
+    base = Path(chosen) if chosen else cache_folder() / "kernels"
     return base / digest_of(Path(__file__).parent)
 
 
 @contextmanager
 def use_kernel_folder() -> Iterator[None]:
-    """Functions that Numba compiles in this block are kept in, or come from, our folder.
+    """Numba keeps what it compiles in this block in `kernel_folder`, or takes it from there.
 
     Where it cannot be written, Numba takes a folder of its own choice.
     """

@@ -3,6 +3,8 @@
 Each function here is a Numba intrinsic: code for a small block of results that stays in registers
 from the first product to the last sum. The order of a result's sum is fixed and the same in every
 block, whatever else the block computes. Addresses are integers, strides count floats.
+
+Import it only inside `ops.kernels`: Numba compiles at import, see `build`.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ def _dot_products(num_tokens: int, packed: bool = False) -> Callable[..., None]:
     """Intrinsic: ROWS rows [K] times `num_tokens` tokens [K].
 
     Output (token, row) goes to `outputs + token * output_stride + row`. Packed rows are K / 2 words
-    of two weights each, see `packed_weights`; their stride and `width` count words.
+    of two weights each, see `ops.pack`; their stride and `width` count words.
     """
 
     @intrinsic
@@ -258,20 +260,16 @@ def _pointer(element: types.Type, code: ir.Type) -> Any:
     return pointer
 
 
-def _float_of_bits() -> Any:
-    """Intrinsic: the float with the given 32 bits."""
-
-    @intrinsic
-    def float_of_bits(typing_context, bits):  # type: ignore[no-untyped-def]
-        def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
-            return builder.bitcast(arguments[0], _FLOAT)
-
-        return types.float32(types.int32), generate
-
-    return float_of_bits
-
-
 floats = _pointer(types.float32, _FLOAT)
 integers = _pointer(types.int64, _INT)
 bytes_at = _pointer(types.uint8, ir.IntType(8))
-float_of_bits = _float_of_bits()
+
+
+@intrinsic
+def float_of_bits(typing_context, bits):  # type: ignore[no-untyped-def]
+    """The float with the given 32 bits."""
+
+    def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+        return builder.bitcast(arguments[0], _FLOAT)
+
+    return types.float32(types.int32), generate

@@ -1,7 +1,7 @@
-"""CPU kernel of a whole decoder layer of the Llama family, in float32; see `kernels.py`.
+"""CPU kernel of a whole decoder layer of the Llama family, in float32.
 
-The layer's parts are the kernels that its modules would call one by one; in one call, nothing
-stands between them.
+Its parts are the kernels that the layer's modules would call one by one; in one call, nothing
+stands between them. Import it only inside `ops.kernels`: Numba compiles at import, see `build`.
 
 Shapes: B batch rows, T tokens, K hidden width, I inner width of the MLP, S cache slots, d head
 width.
@@ -95,7 +95,7 @@ def decoder_layer(  # type: ignore[no-untyped-def]
 
     Args:
         scratch: room for B * T * `scratch_size` floats.
-        packed: whether (not 0) the weight matrices are, see `packed_weights`.
+        packed: whether (not 0) the weight matrices are, see `ops.pack`.
         attention_norm, ..., down: weights; norms are [K], and 0 for the first is no norm.
         query_bias, ..., key_norm: biases, and norms of the heads [d]; 0 where there are none.
         cosine, sine, angle_row: see `_rotate`.

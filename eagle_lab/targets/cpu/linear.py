@@ -1,14 +1,12 @@
-"""CPU kernels for passes over few tokens, in float32: linear layers and RMS norms.
+"""CPU kernels of linear layers and RMS norms over few tokens, in float32.
 
 A linear layer over few tokens is bound by reading its weights, so the kernel reads each row once
 for all tokens, fetches the next rows ahead, and leaves the weights where and as they are. Each
-output is one sum in one fixed order, whichever other tokens share the pass: a token's bits are
-the same in a verify pass and alone.
+output is one sum in one fixed order, whichever other tokens share the pass: a token's bits are the
+same in a verify pass and alone.
 
-Compiled by Numba when this module is imported, for the machine's own vector registers, and kept
-on disk, see `kernel_cache`. Importing therefore takes seconds the first time; `fast_ops.kernels`
-does it when the first layer needs it. Tensors come in as addresses: the callers answer for shapes,
-dtype, contiguity and lifetime.
+Tensors come in as addresses: `ops` answers for shapes, dtype, contiguity and lifetime. Import it
+only inside `ops.kernels`: Numba compiles at import, see `build`.
 
 Shapes: N rows of weights (outputs), T tokens, K inputs.
 """

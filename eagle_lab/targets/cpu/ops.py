@@ -1,21 +1,18 @@
-"""Operations of a pass by the CPU kernels, as functions of tensors.
+"""Operations of a pass by the CPU kernels, as functions of tensors, and packed weights for them.
 
-Addresses and strides of tensors are known here and in `layer_call` only. Everything is float32 on
-a CPU, without gradients; callers ask first (`suits`, `applies`, `can_attend`). Numba uses as many
-threads as torch.
+Everything is float32 on a CPU, without gradients; callers ask first (`suits`, `applies`, `fits`,
+`can_attend`). Numba uses as many threads as torch. The kernels take addresses and strides, which
+are known here and in `patch.LayerCall` only.
 
-Shapes: K inputs, N outputs; B rows, T columns of a pass, S cache slots, d head width.
-
-Weights of a linear layer in half the bytes, for kernels that wait for their weights.
-
-A float32 whose lower 16 bits are 0 is a bfloat16 number: two such weights share a 32-bit word, and
-the kernel takes them apart by a shift and a mask, which gives back the very same float32 values.
-So results have the bits that the plain weights give; what rounds, and once, is `round_weights`.
+Packed weights take half the bytes, for kernels that wait for their weights. A float32 whose lower
+16 bits are 0 is a bfloat16 number: two such weights share a 32-bit word, and the kernel takes them
+apart by a shift and a mask, which gives back the very same float32 values. So results have the bits
+that the plain weights give; only `round_weights` rounds, once.
 
     row of weights   0 ... L-1 | L ... 2L-1 | 2L ...     L floats of a vector register
     row of words     (0, L), (1, L+1) ... (L-1, 2L-1) | ...    (lower half, upper half)
 
-Shapes: K inputs, N outputs.
+Shapes: K inputs, N outputs; B rows, T columns of a pass, S cache slots, d head width.
 """
 
 from __future__ import annotations
@@ -31,6 +28,8 @@ import torch
 from torch import Tensor, nn
 
 from eagle_lab.targets.cpu.build import kernel_folder, use_kernel_folder
+
+log = logging.getLogger(__name__)
 
 
 def round_weights(weight: Tensor) -> Tensor:
@@ -66,8 +65,6 @@ def is_packed(weight: Tensor) -> bool:
     return weight.dtype is torch.int32
 
 
-log = logging.getLogger(__name__)
-
 MAX_ROWS = 512
 """Above this many rows torch's matrix product is as fast. Measured, a whole pass of SmolLM2-135M on
 one core against the same through torch's product: 0.81 over 160 rows, 0.91 over 256, 0.95 over 512,
@@ -76,7 +73,11 @@ one core against the same through torch's product: 0.81 over 160 rows, 0.91 over
 
 @functools.cache
 def kernels() -> SimpleNamespace:
-    """The compiled kernels; says so where they must be compiled first."""
+    """All names of the kernel modules; logs it where they must be compiled first.
+
+    The only place that imports those modules: Numba compiles while they are imported, and keeps
+    the machine code in the folder that is set around the import.
+    """
     if not kernel_folder().exists():
         log.info("compiling the CPU kernels, once: a minute or so ...")
     num_threads = torch.get_num_threads()
@@ -119,7 +120,7 @@ def linear(
 ) -> Tensor:
     """`torch.nn.functional.linear`, [..., K] -> [..., N], by the kernel where it applies.
 
-    `packed` is `weight` once more, for the kernel; see `packed_weights`.
+    `packed` is `weight` once more, for the kernel; see `pack`.
     """
     if not (applies(inputs, weight) and fits(weight)):
         return nn.functional.linear(inputs, weight, bias)
@@ -130,7 +131,7 @@ def linear(
 def multiply(inputs: Tensor, weights: Sequence[Tensor]) -> list[Tensor]:
     """`inputs` [..., K] times one to three `weights` [N_i, K] -> [..., N_i] each.
 
-    Either all weights are packed, see `packed_weights`, or none is.
+    Either all weights are packed, see `pack`, or none is.
     """
     inputs = inputs.contiguous()
     width = inputs.shape[-1]
@@ -168,7 +169,7 @@ def store(key: Tensor, value: Tensor, cache: Tensor, lengths: Tensor, offset: in
     `cache` [2, B, kv, C, d] holds keys and values of a layer; the slots must be there.
     """
     batch, num_kv, num_tokens, width = key.shape
-    key, value = _rows_whole(key), _rows_whole(value)
+    key, value = _rows_contiguous(key), _rows_contiguous(value)
     keys, values = cache
     kernels().store(
         key.data_ptr(), *key.stride()[:3], value.data_ptr(), *value.stride()[:3],
@@ -200,7 +201,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: flo
         scaling: factor on the dot products.
     """
     batch, num_heads, num_tokens, width = query.shape
-    query, mask = _rows_whole(query), mask.contiguous()
+    query, mask = _rows_contiguous(query), mask.contiguous()
     output = query.new_empty(batch, num_tokens, num_heads, width)
     match_threads()
     kernels().attention(
@@ -240,7 +241,7 @@ def best_tokens(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
     return log_probs, tokens
 
 
-def _rows_whole(values: Tensor) -> Tensor:
+def _rows_contiguous(values: Tensor) -> Tensor:
     """`values` with the last dimension contiguous."""
     return values if values.stride(-1) == 1 else values.contiguous()
 
@@ -258,10 +259,10 @@ def scratch(num_floats: int) -> int:
 
 def match_threads() -> None:
     """Let Numba use as many threads as torch does."""
-    wanted = torch.get_num_threads()
-    if getattr(_of_this_thread, "num_threads", None) != wanted:
+    num_threads = torch.get_num_threads()
+    if getattr(_of_this_thread, "num_threads", None) != num_threads:
         import numba
 
         most: int = numba.config.NUMBA_NUM_THREADS  # type: ignore[attr-defined]
-        numba.set_num_threads(min(wanted, most))
-        _of_this_thread.num_threads = wanted
+        numba.set_num_threads(min(num_threads, most))
+        _of_this_thread.num_threads = num_threads

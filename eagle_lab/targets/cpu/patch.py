@@ -1,28 +1,20 @@
-"""Decoder layers of the Llama family in one kernel call each.
-
-A layer is taken if it has the family's parts and, held against its original once, computes the
-same: Llama, Qwen2, Qwen3, Mistral and whatever else shares their form. Others keep their own
-code, around fast linear layers and norms. Hooks on parts of a layer do not run in the fast form;
-hooks on the layer do.
-
-Shapes: B rows, T columns, K hidden width, d head width.
-
-The call of the kernel that computes a whole decoder layer, for target and drafter alike.
-
-Shapes: B rows, T columns, K hidden width, d head width.
-
-Fast CPU layers: a network's linear layers and RMS norms through the kernels of `kernels.py`.
+"""A network's linear layers, RMS norms and whole decoder layers through the CPU kernels.
 
     use_fast_layers(network)            # float32 on a CPU; the network's code is not touched
+    use_fast_decoder(decoder)           # then: Llama's layers in one kernel call each
     with plain_layers(network): ...     # as Hugging Face ships it
 
-The layers stay the modules they are, with the same weights in the same place; only their
-`forward` is another. Linear layers that read one input (query, key, value; gate, up) are computed
-in one call. Passes of more than `fast_ops.MAX_ROWS` rows, other dtypes and devices, and passes
-that need gradients take the plain way. So does, for good, any layer whose shape the kernel does
-not fit or whose arithmetic is not what its name says: each norm is held against the original once.
+The modules stay what they are, with the same weights in the same place; only their `forward` is
+another. Linear layers that read one input (query, key, value; gate, up) are computed in one call.
+Passes of more than `ops.MAX_ROWS` rows, other dtypes and devices, and passes that need gradients
+take the plain way. So does, for good, a module whose shape the kernels do not fit or whose
+arithmetic is not what its name says: norms and layers are held against the original once.
 
-Shapes: K inputs, N outputs of a layer.
+A decoder layer is taken if it has the parts of Llama's (Qwen2, Qwen3, Mistral share them). Hooks on
+parts of a layer do not run in the fast form; hooks on the layer do. `LayerCall` serves drafters,
+too.
+
+Shapes: B rows, T columns, K inputs (hidden width), N outputs, d head width.
 """
 
 from __future__ import annotations
@@ -88,7 +80,7 @@ class LayerCall:
         ]
 
     def takes(self, hidden: Tensor, angles: Any, tree_pass: TreePass) -> bool:
-        """Whether the kernel computes a pass over `hidden` [B, T, K]."""
+        """Whether the kernel can compute a pass over `hidden` [B, T, K]."""
         num_slots = tree_pass.cache.max_length + tree_pass.visible.shape[2]
         return (
             tree_pass.cache.fast
@@ -151,11 +143,11 @@ def use_fast_layers(network: nn.Module) -> None:
         for names in _TOGETHER:
             layers: list[Any] = [children.get(name) for name in names]
             if all(map(_is_linear, layers)) and len({layer.in_features for layer in layers}) == 1:
-                fast |= _together(layers)
+                fast |= _group(layers)
         for child in children.values():
             if child not in fast and _is_linear(child):
-                fast |= _together([child])
-            elif (norm := _norm(child)) is not None:
+                fast |= _group([child])
+            elif (norm := _fast_norm(child)) is not None:
                 fast[child] = norm
     for module, forward in fast.items():
         module.__dict__["forward"] = forward
@@ -183,14 +175,14 @@ def _is_linear(module: nn.Module | None) -> bool:
     return type(module) is nn.Linear and "forward" not in module.__dict__ and fits(module.weight)
 
 
-def _together(layers: Sequence[Any]) -> dict[nn.Module, Any]:
+def _group(layers: Sequence[Any]) -> dict[nn.Module, Any]:
     """The fast forward of each of `layers`, which read the same input."""
     group = _LinearGroup(layers)
     return {layer: functools.partial(group, place) for place, layer in enumerate(layers)}
 
 
 class FastForward:
-    """What `plain_layers` takes for a fast form."""
+    """Base of the fast forms, by which `plain_layers` finds them."""
 
 
 class _LinearGroup(FastForward):
@@ -233,7 +225,7 @@ class FastNorm(FastForward):
 
 
 @torch.no_grad()
-def _norm(module: nn.Module) -> FastNorm | None:
+def _fast_norm(module: nn.Module) -> FastNorm | None:
     """The fast form of `module` if it is an RMS norm, in one of its usual forms."""
     weight = getattr(module, "weight", None)
     epsilon = getattr(module, "variance_epsilon", getattr(module, "eps", None))
@@ -261,7 +253,7 @@ _PARTS = {
 def use_fast_decoder(decoder: nn.Module) -> None:
     """Give the layers of `decoder`, whose parts are fast already, their fast form."""
     for module in decoder.modules():
-        if _has_the_form(module) and (layer := _fast_form(module)) is not None:
+        if _is_llama_layer(module) and (layer := _fast_layer(module)) is not None:
             module.__dict__["forward"] = layer
 
 
@@ -270,7 +262,7 @@ class FastDecoderLayer(FastForward):
 
     Args:
         module: the layer.
-        attention: what its attention asks for.
+        attention: the arguments of its attention, as noted in one pass.
     """
 
     def __init__(self, module: Any, attention: _Attention):
@@ -286,15 +278,15 @@ class FastDecoderLayer(FastForward):
         **kwargs: Any,
     ) -> Tensor:
         """hidden_states [B, T, K] -> [B, T, K]."""
-        call, angles, wanted = self._call, position_embeddings, self._attention
+        call, angles, noted = self._call, position_embeddings, self._attention
         if tree_pass is None or not call.takes(hidden_states, angles, tree_pass):
             kwargs |= {"position_embeddings": angles, "tree_pass": tree_pass}
             return type(self._module).forward(self._module, hidden_states, *args, **kwargs)
-        return call(hidden_states, angles, tree_pass, wanted.layer, wanted.scaling, wanted.window)
+        return call(hidden_states, angles, tree_pass, noted.layer, noted.scaling, noted.window)
 
 
 class _Attention(TreePass):
-    """A causal pass over a few columns that notes what a layer's attention asks for.
+    """A causal pass over a few columns that notes the arguments of a layer's attention.
 
     Attributes:
         layer, scaling, window, softcap: see `TreePass.attend`.
@@ -320,7 +312,7 @@ class _Attention(TreePass):
         return super().attend(layer, query, key, value, scaling, window, softcap)
 
 
-def _has_the_form(module: nn.Module) -> bool:
+def _is_llama_layer(module: nn.Module) -> bool:
     """Whether a module has a Llama layer's parts, no others, and each fits the kernel."""
     children = dict(module.named_children())
     if set(children) != _PARTS[""] or "forward" in module.__dict__:
@@ -344,7 +336,7 @@ def _has_the_form(module: nn.Module) -> bool:
 
 
 @torch.no_grad()
-def _fast_form(module: Any) -> FastDecoderLayer | None:
+def _fast_layer(module: Any) -> FastDecoderLayer | None:
     """The fast form of a layer, if it computes what the original does."""
     width, head_width = module.input_layernorm.weight.shape[0], int(module.self_attn.head_dim)
     hidden = torch.linspace(-2.0, 2.5, 5 * width).sin().reshape(1, 5, width)
@@ -356,9 +348,5 @@ def _fast_form(module: Any) -> FastDecoderLayer | None:
         return None
     layer = FastDecoderLayer(module, attention)
     output = layer(hidden, position_embeddings=angles, tree_pass=attention)
-    return layer if _close(output, expected) else None
-
-
-def _close(output: Tensor, expected: Tensor) -> bool:
-    """Whether two ways of adding up agree, to 1e-4 of the largest number."""
-    return bool((output - expected).abs().max() <= 1e-4 * expected.abs().max())
+    # Two ways of adding up agree to 1e-4 of the largest number
+    return layer if (output - expected).abs().max() <= 1e-4 * expected.abs().max() else None
