@@ -266,10 +266,13 @@ bytes_at = _pointer(types.uint8, ir.IntType(8))
 
 
 @intrinsic
-def float_of_bits(typing_context, bits):  # type: ignore[no-untyped-def]
+def _float_of_bits(typing_context, bits):  # type: ignore[no-untyped-def]
     """The float with the given 32 bits."""
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
         return builder.bitcast(arguments[0], _FLOAT)
 
     return types.float32(types.int32), generate
+
+
+float_of_bits: Any = _float_of_bits  # Numba gives the first argument
