@@ -16,7 +16,7 @@ from eagle_lab.reports import load_run
 from eagle_lab.reports.calibration import calibration, expected_calibration_error
 from eagle_lab.reports.claims.claim import Claim, load_claim
 from eagle_lab.reports.claims.compare import compare, hardware
-from eagle_lab.reports.claims.measure import add_run, publishable, without_paths
+from eagle_lab.reports.claims.measure import add_run, evaluation_of, publishable, without_paths
 from eagle_lab.tasks import report
 from tests.reports.claim_folder import CLAIM, write_unmeasured
 from tests.reports.fake_run import (
@@ -311,6 +311,27 @@ def test_what_is_published_of_a_run():
         "prompts": "mt_bench.jsonl", "seed": 0, "status": "finished",
         "resumed": [{"git_commit": "fba904d", "git_dirty": False}],
     }  # fmt: skip
+
+
+def test_what_a_bench_measured_of_a_drafter(tmp_path: Path):
+    """The rows that drafted with the weights of this digest, and what the card says of the run."""
+    run = write_bench(tmp_path / "run", num_questions=8)
+    path = run / "provenance.json"
+    drafters = {"drafters": {"runs/train/drafter": "a" * 16, "another": "b" * 16}}
+    path.write_text(json.dumps(json.loads(path.read_text()) | drafters), "utf-8")
+    found = evaluation_of(run, "a" * 16)
+    assert (found["benchmark"], found["temperature"], found["batch_size"]) == ("bench80", 0, 1)
+    rows = {row["method"]: row for row in found["rows"]}
+    assert set(rows) == {"eagle_chain", "eagle_static", "eagle_dynamic"}
+    truth = load_run(run).main.set_index("method")
+    for name, row in rows.items():
+        assert {key: truth.loc[name, key] for key in ("tau_micro", "speedup_low")}.items() <= (
+            row.items()
+        )
+    assert "width" not in rows["eagle_chain"]  # empty cells are left out
+    assert found["provenance"]["command"] and json.dumps(found)
+    with pytest.raises(UserError, match="another"):
+        evaluation_of(run, "b" * 16)
 
 
 def test_the_task_measures_shows_and_writes(

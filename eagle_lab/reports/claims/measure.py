@@ -206,13 +206,14 @@ def evaluation_of(path: str | Path, digest: str) -> dict[str, Any]:
             f"({', '.join(drafters) or 'none'}) has its weights"
         )
     settings, origin = run.config.get("eval") or {}, publishable(run.provenance)
-    asked = ("temperature", "turns", "max_new_tokens", "batch_size", "replay")
     known = ("command", "git_commit", "device_name", "torch_threads", "dtype", "start")
     columns = [name for name in ("label", *csv_names(EVALUATED)) if name in rows]
     numbers = rows[columns].astype(object).to_dict("records")
     return {
         "benchmark": _benchmark(run),
-        **{key: settings.get(key) for key in asked},
+        "temperature": float(rows["temperature"].iloc[0]),
+        "batch_size": int(rows["batch_size"].iloc[0]),
+        **{key: settings.get(key) for key in ("turns", "max_new_tokens", "replay")},
         "rows": without_paths(
             [{key: value for key, value in row.items() if pd.notna(value)} for row in numbers]
         ),
