@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from eagle_lab.bench.statistics import Row, turn_key
+from eagle_lab.columns import DIVERGENCES, csv_names
 from eagle_lab.engine.draft_tree import DraftTree
 from eagle_lab.targets.target import Target
 
@@ -30,10 +31,7 @@ HALF_PRECISION_UNITS = 4
 Teacher = Callable[[list[int], list[int]], Tensor]
 """(prompt, tokens) -> logits [len(tokens) + 1, V]: row i is the distribution of the i-th token."""
 
-DIVERGENCE_COLUMNS = (
-    *("method", "depth", "width", "num_nodes", "question_id", "turn", "repeat"),
-    *("position", "vanilla_token", "token", "logit_gap", "verdict"),
-)
+DIVERGENCE_COLUMNS = csv_names(DIVERGENCES)
 
 
 @dataclass(frozen=True)

@@ -31,25 +31,12 @@ from eagle_lab.bench.statistics import (
     timed_batches,
     turn_key,
 )
+from eagle_lab.columns import CATEGORIES, SUMMARY, csv_names
 from eagle_lab.methods.build import VANILLA, Method, key_of
 from eagle_lab.targets.target import Target
 
-COLUMNS = (
-    *("method", "drafter", "drafter_matches_target", "batch_size", "temperature"),
-    *("depth", "width", "num_nodes", "status", "reason"),
-    *("num_questions", "num_turns", "num_tokens", "num_cycles"),
-    *("tau_micro", "tau_macro", "tau_macro_low", "tau_macro_high", "drafted_per_cycle"),
-    *("tokens_per_second", "decode_tokens_per_second"),
-    *("speedup", "speedup_low", "speedup_high"),
-    *("draft_ms", "verify_ms", "overhead_ms", "ttft_ms"),
-    *("itl_p50_ms", "itl_p95_ms", "itl_p99_ms", "peak_memory_mb", "greedy_match_rate"),
-)
-CATEGORY_COLUMNS = (
-    *("method", "category", "depth", "width", "num_nodes"),
-    *("num_questions", "num_tokens", "num_cycles"),
-    *("tau_micro", "tau_macro", "tau_macro_low", "tau_macro_high"),
-    *("speedup", "speedup_low", "speedup_high"),
-)
+COLUMNS = csv_names(SUMMARY)
+CATEGORY_COLUMNS = csv_names(CATEGORIES)
 
 
 @dataclass(frozen=True)
@@ -114,7 +101,8 @@ def summarize_categories(
     if method.infeasible:
         return []
     return [
-        {
+        dict.fromkeys(CATEGORY_COLUMNS)
+        | {
             "method": method.name,
             "category": category,
             **method.settings,
@@ -137,15 +125,18 @@ def measures(rows: Sequence[Row], vanilla: Sequence[Row], seed: int) -> Row:
     question_ids = list(dict.fromkeys(row["question_id"] for row in vanilla))
     ours, theirs = QuestionSums.of(rows, question_ids), QuestionSums.of(vanilla, question_ids)
     weights = question_weights(len(question_ids), seed=seed)
-    tau_low, tau_high = ratio_interval(weights, ours.tau_sum, ours.num_taus)
+    micro_low, micro_high = ratio_interval(weights, ours.num_decoded, ours.num_cycles)
+    macro_low, macro_high = ratio_interval(weights, ours.tau_sum, ours.num_taus)
     return {
         "num_questions": len(question_ids),
         "num_tokens": int(ours.num_tokens.sum()),
         "num_cycles": int(ours.num_cycles.sum()),
         "tau_micro": _ratio(ours.num_decoded.sum(), ours.num_cycles.sum()),
+        "tau_micro_low": micro_low,
+        "tau_micro_high": micro_high,
         "tau_macro": _ratio(ours.tau_sum.sum(), ours.num_taus.sum()),
-        "tau_macro_low": tau_low,
-        "tau_macro_high": tau_high,
+        "tau_macro_low": macro_low,
+        "tau_macro_high": macro_high,
         **_speedup(ours, theirs, weights),
     }
 

@@ -150,8 +150,8 @@ def _formula_rows(run: Run, summary: pd.DataFrame) -> pd.DataFrame:
             "formula"
         )
     keys = ["method", "depth", "num_nodes"]
-    added = [name for name in rows if name not in summary]
-    return summary.merge(rows[[*keys, *added]], on=keys)
+    both = [name for name in rows if name in summary and name not in keys]
+    return summary.drop(columns=both).merge(rows, on=keys)
 
 
 def _acceptance_rows(run: Run) -> pd.DataFrame:
