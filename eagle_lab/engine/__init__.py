@@ -1,1 +1,1 @@
-"""The idea: trees of draft tokens, one verification, one loop for every method."""
+"""Speculative decoding itself: draft trees, their verification, one loop for every method."""

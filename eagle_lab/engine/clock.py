@@ -1,4 +1,4 @@
-"""Time on the device: laps read one by one, and laps that nothing waits for until all are read."""
+"""Seconds on the device: laps read one by one (`Clock`) or all at the end (`Laps`)."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Clock:
 
 
 class Laps:
-    """Laps of a decode; on CUDA they end where the work launched so far will have run.
+    """Laps of a decode; on CUDA a lap ends when the work launched so far has run.
 
-    A lap is an event among the launches, so the device is never kept waiting to be timed. Laps add
-    up to the time from the first event to the last, the device's idle time included.
+    Its end is an event among the launches, so timing makes no host sync. Laps add up to the time
+    from the first event to the last, the device's idle time included.
     """
 
     def __init__(self, device: torch.device):

@@ -1,4 +1,4 @@
-"""DraftTree: the tokens a proposer offers and who hangs on whom.
+"""A tree of draft tokens, and what the target says at its columns.
 
 Pure tensors; knows no model, no sampling and no configuration.
 
@@ -39,7 +39,7 @@ def ancestors_of(parents: Tensor, valid: Tensor) -> Tensor:
 
 
 def _trie(branches: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:
-    """Tokens and parent columns of the nodes that `branches` share or add, root left out."""
+    """Tokens and parent columns of the trie of `branches`, the root left out."""
     tokens: list[int] = []
     parents: list[int] = []
     children: dict[tuple[int, int], int] = {}
@@ -66,7 +66,7 @@ class DraftTree:
             padding, nor nodes that are in the pass for their scores alone (Lookahead's window).
         depths: [B, N] distance from the root.
         ancestors: [B, N, N] ancestor-or-self, see `ancestors_of`.
-        max_depth: upper bound of the candidates' depths, known without a look at the device.
+        max_depth: upper bound of the candidates' depths, a number of the host.
         draft_probs: [B, N, V] distribution from which the children of each node were drawn without
             replacement, in the order of their columns; None if children were chosen (top-k,
             copies), which makes each proposal a point mass.
@@ -153,8 +153,8 @@ class DraftTree:
                 empty draft.
         """
         rows = [_trie(row) for row in branches]
-        widest = max(len(tokens) for tokens, _ in rows)
-        padded = torch.zeros(3, len(rows), 1 + widest, dtype=torch.long)  # tokens, parents, valid
+        most = max(len(tokens) for tokens, _ in rows)
+        padded = torch.zeros(3, len(rows), 1 + most, dtype=torch.long)  # tokens, parents, valid
         padded[2, :, 0] = 1
         for row, (tokens, parents) in enumerate(rows):
             padded[0, row, 1 : 1 + len(tokens)] = torch.tensor(tokens, dtype=torch.long)
@@ -183,7 +183,7 @@ class DraftTree:
 
 @dataclass
 class Scores:
-    """What one pass of the target says.
+    """The target's answers to one pass.
 
     Attributes:
         logits: [B, N, V] at every column (`extend`: [B, 1, V] at the last token of each row).

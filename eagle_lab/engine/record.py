@@ -1,20 +1,16 @@
-"""The record of a decode: it fills the generations of a batch cycle by cycle.
+"""The record of a decode: what each row of a batch produced, cycle by cycle.
 
-Output is cut here, at the first end-of-sequence id and at the token limit, before anything else
-sees it: tokens after the cut are not output, not counted and not timed.
+`Outcome.fetch` brings a cycle to the host, `Record` adds it to the rows' `Generation`s. Output is
+cut here, at the first end-of-sequence id and at the token limit, before anything else sees it:
+tokens after the cut are not output, not counted and not timed. Knows no model and no method.
 
-What a row of a batch produced.
+Host syncs: fetching a value from a GPU waits until all that was launched before has run. A cycle
+needs one, for its tokens; everything else the host needs comes along, and the rest follows from the
+lengths of the texts (lengths of the caches, uniforms). Further syncs are made by the top-p
+distribution (how many tokens reach it), by drafts whose length follows acceptance or confidence, by
+draft models (the tokens they drafted), and by copies grafted onto a drafted tree.
 
-What the host must know of a cycle, fetched from the device at once.
-
-Every look of the host at a value on a GPU waits until all that was launched before has run. One is
-needed in each cycle, for the tokens themselves; everything else the loop wants to know then comes
-along, and the rest it knows already: as much text as there is, so much is in the caches. Uniforms
-need none either: the host makes them from the lengths of the texts.
-
-More looks are taken by the top-p distribution (how many tokens reach it), by drafts whose length
-follows what was accepted or how probable they are, by draft models (what they have read), and by
-copies grafted onto a drafted tree.
+Shapes: B rows under way, N columns of the tree, A path length, T tokens, F feature width.
 """
 
 from __future__ import annotations
@@ -43,16 +39,16 @@ class Generation:
             accepted ones, and one more where both draft and text continued after them.
         emitted_lengths: tokens emitted per cycle, the target's own included; their mean is tau.
         num_drafted: drafted nodes verified, summed over the cycles.
-        prefill_s: seconds of the batch's prefill, the proposer's own and the first token included.
+        prefill_s: seconds of the batch's prefill, with the proposer's and the first token.
         decode_s: seconds from there until this row ended.
         cycle_s: seconds of each cycle of this row.
         draft_s: seconds of drafting (proposing and observing), summed over its cycles.
         verify_s: seconds of target passes, summed over its cycles.
         finished_by: "eos" or "length".
-        features: [T, F] target features of all tokens but the last, if they were asked for.
-        draft_confidences: if they were asked for, the drafter's probability of each drafted token
-            that the target judged, after its parent: tokens whose parent was accepted and whose
-            place the text reached, cycle by cycle.
+        features: [T, F] target features of all tokens but the last (`keep_features`).
+        draft_confidences: the drafter's probability, after its parent, of each drafted token that
+            the target judged: those whose parent was accepted and whose place the text reached,
+            cycle by cycle (`keep_confidences`).
         draft_accepted: 1 for each of them that was accepted, 0 for the others.
     """
 
@@ -78,9 +74,9 @@ class Outcome:
     """A cycle on the host.
 
     Attributes:
-        new_tokens: of each row, the accepted ones and the target's own.
+        new_tokens: accepted tokens and the bonus token of each row.
         num_nodes: nodes verified in each row.
-        num_judged: of each row, drafted tokens on the text's way that were judged: the accepted
+        num_judged: drafted tokens on the text's way that were judged, in each row: the accepted
             ones, and one more if the draft continued after them.
         moved: whether any row keeps a node that does not follow the one kept before it.
     """
@@ -92,13 +88,13 @@ class Outcome:
 
     @classmethod
     def fetch(cls, tree: DraftTree, acceptance: Acceptance) -> Outcome:
-        """Wait for the outcome of verifying `tree`."""
+        """The outcome of verifying `tree`, in one host sync."""
         num_accepted, path = acceptance.num_accepted[:, None], acceptance.path
         steps = torch.arange(path.shape[1], device=path.device)
         moved = ((path != steps) & (steps <= num_accepted)).any(1, keepdim=True)
         last = path.gather(1, num_accepted)
-        went_on = (tree.candidates & (tree.parents == last)).any(1, keepdim=True)
-        num_judged = num_accepted + went_on
+        continued = (tree.candidates & (tree.parents == last)).any(1, keepdim=True)
+        num_judged = num_accepted + continued
         num_nodes = tree.num_nodes()[:, None]
         parts = (num_accepted, num_nodes, num_judged, moved, acceptance.tokens)
         rows = torch.cat([part.long() for part in parts], dim=1).tolist()
@@ -154,8 +150,8 @@ class Record:
         """Add one cycle's tokens, cut them, and let finished rows go.
 
         Returns:
-            Places, among the rows so far, of those that go on, in their new order: the last ones
-            fill the gaps, so that few rows of a large state move.
+            Places, among the rows so far, of the rows that remain, in their new order: the last
+            ones fill the gaps, so that few rows of a large state move.
         """
         self._cycles.append(self.rows)
         counts = zip(outcome.num_nodes, outcome.num_judged, strict=True)
@@ -170,7 +166,7 @@ class Record:
         return self._drop_finished()
 
     def _emit(self, row: int, new_tokens: list[int]) -> int:
-        """Add what is output of `new_tokens`; returns how many of them are."""
+        """Add the part of `new_tokens` that is output; returns its length."""
         generation = self.generations[row]
         emitted, generation.finished_by = self._cut(generation, new_tokens)
         generation.tokens += emitted
@@ -180,14 +176,14 @@ class Record:
 
     def _drop_finished(self) -> list[int]:
         """Let finished rows go; returns the places of the others, see `emit`."""
-        going_on = _fill_gaps(
+        remaining = _fill_gaps(
             [place for place, row in enumerate(self.rows) if not self.generations[row].finished_by]
         )
-        self.rows = [self.rows[place] for place in going_on]
-        return going_on
+        self.rows = [self.rows[place] for place in remaining]
+        return remaining
 
     def _cut(self, generation: Generation, tokens: list[int]) -> tuple[list[int], str]:
-        """The tokens that are output, and why the row ends with them ("" if it goes on)."""
+        """The part of `tokens` that is output, and why the row ends there ("" if it does not)."""
         room = self._max_new_tokens - len(generation.tokens)
         for place, token in enumerate(tokens[:room]):
             if token in self._eos_ids:
@@ -203,7 +199,7 @@ class Record:
     def keep(
         self, tree: DraftTree, scores: Scores, acceptance: Acceptance, outcome: Outcome
     ) -> None:
-        """Store what was asked for of a cycle of the rows under way; called before `emit`."""
+        """Store features and confidences of a cycle, where they are kept; called before `emit`."""
         self._keep_features(scores.features, acceptance.path, outcome.new_tokens)
         self.keep_confidences(tree, acceptance, outcome.new_tokens)
 
@@ -219,10 +215,9 @@ class Record:
     def keep_confidences(
         self, tree: DraftTree, acceptance: Acceptance, new_tokens: list[list[int]]
     ) -> None:
-        """Store confidence and fate of every node that was judged, of the rows under way.
+        """Store confidence and acceptance of every node that was judged.
 
-        After a cut nothing was judged; a tree without scores has no
-        confidences.
+        After a cut nothing was judged; a tree without scores has no confidences.
         """
         confidences = tree.confidences() if self._keep_confidences else None
         if confidences is None:

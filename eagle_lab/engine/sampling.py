@@ -1,9 +1,11 @@
 """Sampling distributions and the uniforms that decide them.
 
 A distribution turns logits into probabilities (temperature, then top-k, then top-p, the order of
-Hugging Face's logits processors). A uniform is a uniform number in [0, 1) that depends only on
-(row key, position, purpose, slot): a row's text does not change with its neighbours, the batch
-size or the device. Knows no tree and no model.
+Hugging Face's logits processors). A uniform is a number in [0, 1) that depends only on (row key,
+position, purpose, slot): a row's text does not change with its neighbours, the batch size or the
+device. Knows no tree and no model.
+
+Shapes: V vocabulary, B rows, P positions, K draws.
 """
 
 from __future__ import annotations
@@ -79,11 +81,11 @@ def _nucleus(probs: Tensor, top_p: float, num_sorted: int = 4096) -> Tensor:
         return _nucleus(probs, top_p, probs.shape[-1])
     size = inside.sum(-1, keepdim=True)
     least = ordered.gather(-1, size - 1)
-    kept = probs >= least
-    if bool((kept.sum(-1, keepdim=True) > size).any()):  # several are equal to the last one
+    inside = probs >= least
+    if bool((inside.sum(-1, keepdim=True) > size).any()):  # several are equal to the last one
         above, equal = probs > least, probs == least
-        kept = above | (equal & (equal.cumsum(-1) <= size - above.sum(-1, keepdim=True)))
-    probs = probs.where(kept, 0.0)
+        inside = above | (equal & (equal.cumsum(-1) <= size - above.sum(-1, keepdim=True)))
+    probs = probs.where(inside, 0.0)
     return probs / probs.sum(-1, keepdim=True)
 
 
@@ -106,7 +108,8 @@ def draw_without_replacement(probs: Tensor, uniforms: Tensor) -> tuple[Tensor, T
 
     Args:
         probs: [..., V] distribution of the first draw; later ones are renormalized without the
-        earlier. uniforms: [..., K] one for each draw.
+            tokens drawn before.
+        uniforms: [..., K] one for each draw.
 
     Returns:
         Tokens [..., K], and [..., K] whether there was mass left to draw from.
@@ -122,7 +125,7 @@ def draw_without_replacement(probs: Tensor, uniforms: Tensor) -> tuple[Tensor, T
 
 
 class Purpose(IntEnum):
-    """What a uniform decides; uniforms of different purposes are independent."""
+    """The decision that a uniform makes; uniforms of different purposes are independent."""
 
     TARGET = 0
     DRAFT = 1
@@ -147,11 +150,11 @@ def row_key(seed: int, question_id: object, turn: int, repeat: int) -> int:
 
 
 class Uniforms:
-    """Uniforms of a batch of rows, one key per row; equal keys toss equal uniforms.
+    """Uniforms of a batch of rows, one key per row; equal keys give equal uniforms.
 
     Args:
         row_keys: see `row_key`.
-        device: where the uniforms are wanted.
+        device: of the uniforms.
     """
 
     def __init__(self, row_keys: Sequence[int] | np.ndarray, device: torch.device | None = None):
@@ -166,7 +169,7 @@ class Uniforms:
         """Uniform numbers [B, P, count], float64.
 
         `positions` [B, P] are the places in their rows of the tokens that the uniforms decide. They
-        are on the host, where uniforms are made: tossing does not wait for the device.
+        are on the host, where uniforms are made, so there is no host sync.
         """
         places = positions.numpy().astype(np.uint64)
         state = _mix(_mix(self.keys)[:, None] + np.uint64(int(purpose)))

@@ -1,4 +1,4 @@
-"""Growth of EAGLE-2's dynamic tree from a drafter's log-probabilities (2406.16858, section 4).
+"""EAGLE-2's dynamic tree, grown from a drafter's log-probabilities (2406.16858, section 4).
 
     level 1   the `width` best children of the root
     level d   the `width` best children of each frontier node join the pool; the best `width` of

@@ -1,4 +1,10 @@
-"""Trees whose shape is fixed before anything is drafted, and two drafts joined in one tree."""
+"""Trees of a fixed shape (EAGLE's static tree), and two drafts joined in one tree.
+
+Pure tensors; knows no model. Joining takes chosen children only: it would change the distribution
+that drawn ones came from.
+
+Shapes: B rows, N columns, G tokens of a branch.
+"""
 
 from __future__ import annotations
 
@@ -37,24 +43,19 @@ class StaticShape:
     def __post_init__(self) -> None:
         ordered = tuple(sorted(set(self.paths), key=lambda path: (len(path), path)))
         object.__setattr__(self, "paths", ordered)
-        known = {(), *ordered}
+        listed = {(), *ordered}
         for path in ordered:
-            needed = [path[:-1]] + [(*path[:-1], path[-1] - 1)] * (path[-1] > 0)
-            for other in needed:
-                if other not in known:
+            parent, sibling = path[:-1], (*path[:-1], path[-1] - 1)
+            for other in (parent, sibling) if path[-1] else (parent,):
+                if other not in listed:
                     raise UserError(
                         f"method.eagle_static.paths: {list(path)} needs {list(other)}, which is "
                         "not listed; every prefix and every smaller rank must be"
                     )
 
     @classmethod
-    def chain(cls, num_draft_tokens: int) -> StaticShape:
-        """One branch of `num_draft_tokens` nodes."""
-        return cls(tuple((0,) * length for length in range(1, num_draft_tokens + 1)))
-
-    @classmethod
     def from_paths(cls, paths: Sequence[Sequence[int]]) -> StaticShape:
-        """Shape from nested lists, as they stand in a configuration file."""
+        """A shape from nested lists, the form of configuration files."""
         return cls(tuple(tuple(path) for path in paths))
 
     @property
@@ -110,7 +111,7 @@ def side_by_side(first: DraftTree, second: DraftTree) -> DraftTree:
 
 
 def graft(tree: DraftTree, branch: Tensor, counts: Tensor) -> DraftTree:
-    """`tree` with one more branch per row; the nodes that it shares with the tree stay single.
+    """`tree` with one more branch per row, equal nodes merged.
 
         the -- cat -- sat    and  the -- cat -- ran -- off    give    the -- cat -- sat
                                                                                `-- ran -- off
@@ -118,7 +119,7 @@ def graft(tree: DraftTree, branch: Tensor, counts: Tensor) -> DraftTree:
     Args:
         tree: siblings distinct.
         branch: [B, G] tokens after the root.
-        counts: [B] how many of them are real.
+        counts: [B] how many of them belong to the branch.
 
     Raises:
         ValueError: if the children of `tree` were drawn.
@@ -127,7 +128,7 @@ def graft(tree: DraftTree, branch: Tensor, counts: Tensor) -> DraftTree:
     if branch.shape[1] == 0:
         return tree
     steps = torch.arange(branch.shape[1], device=branch.device)
-    # A node is shared if it and all its ancestors say what the branch says at their depth.
+    # A node is shared if it and all its ancestors equal the branch's tokens at their depths.
     place = (tree.depths - 1).clamp(0, branch.shape[1] - 1)
     agrees = (tree.tokens == branch.gather(1, place)) & (tree.depths <= counts[:, None])
     agrees &= tree.candidates
@@ -162,6 +163,6 @@ def clear_rows(tree: DraftTree, rows: Tensor) -> DraftTree:
 
 
 def _check_chosen(*trees: DraftTree) -> None:
-    """Joining would change what the children of a node were drawn from."""
+    """ValueError for drawn children."""
     if any(tree.draft_probs is not None for tree in trees):
         raise ValueError("only trees of chosen children can be joined")

@@ -1,17 +1,15 @@
-"""Which drafted tokens the target keeps, and the token it adds itself.
+"""Which draft tokens the target accepts, and the bonus token that it adds.
 
 `verify` is pure: a tree, the target's logits at every node, a sampling distribution and uniforms
 go in, the accepted path and the next token come out. Three cases:
 
-- greedy: the target decides its own token at each node by argmax, and the nodes that agree with it
-  all the way from the root are kept.
-- sampling with chosen children (top-k, copies: point-mass proposals): the same with a uniform for
-each
-  depth; a walk draws at the nodes it comes to. Accepting a chosen child x this way has probability
-  p(x) and what is left is the target's distribution without the rejected children, the recursive
-  rule for point masses. At the same uniforms the text is the one that plain decoding would have
-  drawn.
-- sampling with drawn children (`draft_probs`): accept with min(1, p(x) / q(x)), else go on with
+- greedy: at each node the target's token is its argmax, and the nodes that agree with it all the
+  way from the root are accepted.
+- sampling with chosen children (top-k, copies: point-mass proposals): the same with one uniform for
+  each depth; a walk draws at the nodes it comes to. Accepting a chosen child x this way has
+  probability p(x) and leaves the target's distribution without the rejected children, the recursive
+  rule for point masses. At the same uniforms the text is the one of plain decoding.
+- sampling with drawn children (`draft_probs`): accept with min(1, p(x) / q(x)), else continue with
   norm(max(0, p - q)) and the next sibling, whose distribution is q without the earlier ones,
   renormalized (Leviathan et al. 2211.17192, algorithm 1; siblings drawn without replacement:
   recursive rejection sampling, Jeon et al. 2402.14160).
@@ -38,7 +36,7 @@ class Acceptance:
     Attributes:
         path: [B, A] columns of the root and the accepted nodes, in order; zeros after them.
         num_accepted: [B] accepted drafted tokens, the root not counted.
-        tokens: [B, A] accepted drafted tokens, then the target's own; the rest is meaningless.
+        tokens: [B, A] accepted drafted tokens, then the bonus token; the rest is meaningless.
     """
 
     path: Tensor
@@ -96,7 +94,7 @@ def verify(
     `uniforms` may be None for greedy decoding.
     """
     if sampling.greedy:
-        return _keep_agreeing(tree, _argmax(logits))
+        return _accept_argmax(tree, _argmax(logits))
     if uniforms is None:
         raise ValueError("sampling needs uniforms")
     if tree.draft_probs is None:
@@ -111,17 +109,17 @@ def _argmax(logits: Tensor) -> Tensor:
     return logits.argmax(-1)
 
 
-def _keep_agreeing(tree: DraftTree, target_tokens: Tensor) -> Acceptance:
-    """Keep every node that, like all its ancestors, is the bonus token after its parent.
+def _accept_argmax(tree: DraftTree, target_tokens: Tensor) -> Acceptance:
+    """Accept every node that, like all its ancestors, is the argmax after its parent.
 
     Siblings are distinct, so these nodes are one path. `target_tokens` [B, N].
     """
     agrees = tree.candidates & (tree.tokens == target_tokens.gather(1, tree.parents))
     agrees[:, 0] = True
-    kept = ~(tree.ancestors & ~agrees[:, None]).any(2)
-    num_accepted = kept.sum(1) - 1
-    columns = kept * torch.arange(tree.num_columns, device=kept.device)
-    path = columns.new_zeros(len(kept), tree.max_depth + 1)
+    accepted = ~(tree.ancestors & ~agrees[:, None]).any(2)
+    num_accepted = accepted.sum(1) - 1
+    columns = accepted * torch.arange(tree.num_columns, device=accepted.device)
+    path = columns.new_zeros(len(accepted), tree.max_depth + 1)
     path.scatter_add_(1, tree.depths.clamp(max=tree.max_depth), columns)
     bonus_token = target_tokens.gather(1, path.gather(1, num_accepted[:, None]))
     return Acceptance.along(tree, path, num_accepted, bonus_token[:, 0])
@@ -130,7 +128,7 @@ def _keep_agreeing(tree: DraftTree, target_tokens: Tensor) -> Acceptance:
 def _follow_target(
     tree: DraftTree, logits: Tensor, sampling: Sampling, uniforms: VerifyUniforms
 ) -> Acceptance:
-    """Draw the bonus token and follow the child that equals it, until there is none."""
+    """Draw the target's token and follow the child that equals it, until there is none."""
     rows = torch.arange(len(tree.tokens), device=tree.tokens.device)
     node = torch.zeros_like(rows)
     num_accepted, bonus_token = torch.zeros_like(node), torch.zeros_like(node)
@@ -166,7 +164,7 @@ def _reject_drawn(
         token = tree.tokens[:, column]
         at_stake = tree.candidates[:, column] & (tree.parents[:, column] == node)
         p, q = residual[rows, token], proposal[rows, token]
-        left = _normalized((residual - proposal).clamp(min=0))
+        left = _normalize((residual - proposal).clamp(min=0))
         exhausted = left.sum(-1) == 0  # p <= q everywhere: nothing else to draw from
         left = torch.where(exhausted[:, None], residual, left)
         wins = (uniforms.accept[:, column] * q < p) | exhausted
@@ -176,15 +174,15 @@ def _reject_drawn(
         node = torch.where(accepted, column, node)
         num_accepted = num_accepted + accepted
         path[rows, num_accepted] = node
-        without = _normalized(proposal.scatter(1, token[:, None], 0.0))
+        others = _normalize(proposal.scatter(1, token[:, None], 0.0))
         residual = torch.where(rejected[:, None], left, residual)
-        proposal = torch.where(rejected[:, None], without, proposal)
+        proposal = torch.where(rejected[:, None], others, proposal)
         residual = torch.where(accepted[:, None], target_probs[:, column], residual)
         proposal = torch.where(accepted[:, None], draft_probs[:, column], proposal)
     bonus_token = draw(residual, uniforms.target[rows, num_accepted])
     return Acceptance.along(tree, path, num_accepted, bonus_token)
 
 
-def _normalized(weights: Tensor) -> Tensor:
+def _normalize(weights: Tensor) -> Tensor:
     """`weights` [B, V] divided by their sum; zeros stay zeros."""
     return weights / weights.sum(-1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)

@@ -26,10 +26,6 @@ def test_inner_columns_are_those_with_children():
     assert shape.ranks.tolist() == [0, 0, 1, 0]
 
 
-def test_chain_shape():
-    assert StaticShape.chain(3).parents.tolist() == [0, 0, 1, 2]
-
-
 @pytest.mark.parametrize("paths", [[[0, 0]], [[1]], [[0], [0, 1]]])
 def test_a_missing_parent_or_sibling_is_named(paths):
     with pytest.raises(UserError, match=r"\[.*\] needs \[0.*\], which is not listed"):
