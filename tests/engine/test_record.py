@@ -1,4 +1,4 @@
-"""What a cycle judged: counts of the accepted path, told from a tree that one can read."""
+"""What a cycle judged, counted on a tree that one can read."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_judged_are_the_accepted_nodes_and_the_children_of_the_last(path, num_ac
 
 @pytest.mark.parametrize(("limit", "judged"), [(10, 2), (2, 2), (1, 1)])
 def test_after_the_end_of_the_text_nothing_is_judged(limit, judged):
-    """One of two judged tokens is accepted; a limit of 1 leaves no room for the target's own."""
+    """One of two judged tokens is accepted; a limit of 1 leaves no room for the bonus token."""
     record = Record([[1]], limit, frozenset(), None, keep_features=False)
     record.emit(Outcome([[1, 9]], num_nodes=[3], num_judged=[2], moved=False))
     assert record.generations[0].judged_lengths == [judged]

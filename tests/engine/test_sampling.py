@@ -64,26 +64,26 @@ def test_draws_without_replacement_are_distinct_and_say_when_nothing_is_left():
 def test_uniforms_depend_on_row_position_purpose_and_slot_but_not_on_neighbours():
     uniforms = Uniforms([11, 12, 13])
     places = torch.tensor([[3, 4], [3, 4], [3, 4]])
-    tossed = uniforms.draw(places, Purpose.TARGET, 2)
-    assert len(set(tossed.flatten().tolist())) == 12
+    drawn = uniforms.draw(places, Purpose.TARGET, 2)
+    assert len(set(drawn.flatten().tolist())) == 12
     alone = uniforms.select([1]).draw(places[1:2], Purpose.TARGET, 2)
-    assert torch.equal(alone[0], tossed[1])
-    assert not torch.equal(tossed, uniforms.draw(places, Purpose.DRAFT, 2))
+    assert torch.equal(alone[0], drawn[1])
+    assert not torch.equal(drawn, uniforms.draw(places, Purpose.DRAFT, 2))
 
 
 def test_neighbouring_keys_share_no_uniforms():
-    tossed = [
+    drawn = [
         Uniforms(range(50)).draw(torch.arange(5).expand(50, -1), purpose, 3) for purpose in Purpose
     ]
-    assert len(torch.stack(tossed).flatten().unique()) == 50 * 5 * 3 * len(Purpose)
+    assert len(torch.stack(drawn).flatten().unique()) == 50 * 5 * 3 * len(Purpose)
 
 
 def test_uniforms_are_uniform():
     """Mean and variance of 200,000 uniforms; each bound is missed with probability below 1e-8."""
-    tossed = Uniforms(range(2000)).draw(torch.arange(100).expand(2000, -1), Purpose.ACCEPT)
-    assert float(tossed.min()) >= 0 and float(tossed.max()) < 1
-    assert abs(float(tossed.mean()) - 0.5) < 6 * (1 / 12 / 200_000) ** 0.5
-    assert abs(float(tossed.var()) - 1 / 12) < 6 * (1 / 180 / 200_000) ** 0.5
+    drawn = Uniforms(range(2000)).draw(torch.arange(100).expand(2000, -1), Purpose.ACCEPT)
+    assert float(drawn.min()) >= 0 and float(drawn.max()) < 1
+    assert abs(float(drawn.mean()) - 0.5) < 6 * (1 / 12 / 200_000) ** 0.5
+    assert abs(float(drawn.var()) - 1 / 12) < 6 * (1 / 180 / 200_000) ** 0.5
 
 
 def test_row_keys_differ_in_every_argument():

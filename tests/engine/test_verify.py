@@ -16,7 +16,7 @@ from eagle_lab.engine.draft_tree import DraftTree
 from eagle_lab.engine.sampling import Sampling, draw_without_replacement
 from eagle_lab.engine.verify import Acceptance, VerifyUniforms, verify
 
-LAW = Sampling(temperature=1.0)
+SAMPLING = Sampling(temperature=1.0)
 GRID = 10
 P_ROOT = torch.tensor([0.5, 0.3, 0.1, 0.1])
 P_CHILD = torch.tensor([0.2, 0.2, 0.0, 0.6])
@@ -38,7 +38,7 @@ def logits_of(*distributions, batch=1):
 
 
 def token_lists(acceptance: Acceptance) -> list[list[int]]:
-    """The tokens that each row emits, the target's own last."""
+    """The tokens that each row emits, the bonus token last."""
     counts, rows = acceptance.num_accepted.tolist(), acceptance.tokens.tolist()
     return [row[: count + 1] for row, count in zip(rows, counts, strict=True)]
 
@@ -46,37 +46,30 @@ def token_lists(acceptance: Acceptance) -> list[list[int]]:
 # --- greedy -----------------------------------------------------------------------------------
 
 
-def test_greedy_follows_the_argmax_and_adds_its_bonus_token():
-    #        root 9 -> 1 -> 2, 9 -> 3; the target wants 1 after the root, then 2, then 0
-    tree = tree_of([9, 1, 3, 2], [0, 0, 0, 1])
-    logits = torch.nn.functional.one_hot(torch.tensor([[1, 2, 5, 0]]), 10).float()
+@pytest.mark.parametrize(
+    ("tokens", "parents", "argmax", "columns", "output", "path"),
+    [
+        # root 9 -> 1 -> 2, 9 -> 3; the target's tokens: 1 after the root, then 2, then 0
+        ([9, 1, 3, 2], [0, 0, 0, 1], [1, 2, 5, 0], {}, [1, 2, 0], [0, 1, 3]),
+        ([9, 1, 2], [0, 0, 1], [4, 2, 2], {}, [4], [0]),
+        # root 9 -> 1 (window) -> 2, 9 -> 1 (guess) -> 3; the target's tokens: 1, then 2
+        ([9, 1, 1, 2, 3], [0, 0, 0, 1, 2], [1, 2, 2, 0, 0], {"candidates": [2, 4]}, [1, 2], [0, 2]),
+        ([9, 1], [0, 0], [1, 1], {"valid": [0]}, [1], [0]),
+    ],
+    ids=["a path", "first token wrong", "an equal sibling is no candidate", "padding"],
+)
+def test_greedy_follows_the_argmax_and_adds_its_bonus_token(
+    tokens, parents, argmax, columns, output, path
+):
+    marks = {
+        name: torch.tensor([[column in chosen for column in range(len(tokens))]])
+        for name, chosen in columns.items()
+    }
+    tree = tree_of(tokens, parents, **marks)
+    logits = torch.nn.functional.one_hot(torch.tensor([argmax]), 10).float()
     result = verify(tree, logits, Sampling())
-    assert token_lists(result) == [[1, 2, 0]]
-    assert result.path[0, :3].tolist() == [0, 1, 3]
-
-
-def test_first_draft_token_wrong_rejects_everything_after_it():
-    tree = tree_of([9, 1, 2], [0, 0, 1])
-    logits = torch.nn.functional.one_hot(torch.tensor([[4, 2, 2]]), 10).float()
-    assert token_lists(verify(tree, logits, Sampling())) == [[4]]
-
-
-def test_a_node_that_is_no_candidate_is_passed_over_for_an_equal_sibling_that_is_one():
-    #        root 9 -> 1 (window) -> 2, 9 -> 1 (guess) -> 3; the target wants 1, then 2
-    candidates = torch.tensor([[False, False, True, False, True]])
-    tree = tree_of([9, 1, 1, 2, 3], [0, 0, 0, 1, 2], candidates=candidates)
-    logits = torch.nn.functional.one_hot(torch.tensor([[1, 2, 2, 0, 0]]), 10).float()
-    result = verify(tree, logits, Sampling())
-    assert token_lists(result) == [[1, 2]]
-    assert result.path[0, :2].tolist() == [0, 2]
-    assert tree.num_nodes().tolist() == [2]
-
-
-def test_padding_that_equals_the_argmax_is_never_accepted():
-    valid = torch.tensor([[True, False]])
-    tree = tree_of([9, 1], [0, 0], valid=valid)
-    logits = torch.nn.functional.one_hot(torch.tensor([[1, 1]]), 10).float()
-    assert token_lists(verify(tree, logits, Sampling())) == [[1]]
+    assert token_lists(result) == [output]
+    assert result.path[0, : len(path)].tolist() == path
 
 
 def test_greedy_uses_the_sharpened_distribution():
@@ -124,24 +117,16 @@ def test_greedy_equals_a_walk_written_with_lists(seed):
     logits = torch.randint(0, 3, (batch, num_columns, vocabulary), generator=generator).float()
     result = verify(tree, logits, Sampling())
     for row in range(batch):
-        node, path = 0, []
-        while node is not None:
+        node, path, output = 0, [0], []
+        while True:
+            output.append(int(logits[row, node].argmax()))
+            matches = (tokens[row] == output[-1]) & (parents[row] == node) & candidates[row]
+            if not matches.any():
+                break
+            node = int(matches.nonzero())
             path.append(node)
-            token = int(logits[row, node].argmax())
-            node = next(
-                (
-                    column
-                    for column in range(1, num_columns)
-                    if candidates[row, column]
-                    and parents[row, column] == path[-1]
-                    and tokens[row, column] == token
-                ),
-                None,
-            )
-        assert result.num_accepted[row] == len(path) - 1
-        assert result.path[row, : len(path)].tolist() == path
-        assert not result.path[row, len(path) :].any()
-        assert token_lists(result)[row] == [*tokens[row, path[1:]].tolist(), token]
+        assert token_lists(result)[row] == output
+        assert result.path[row].tolist() == path + [0] * (result.path.shape[1] - len(path))
 
 
 # --- chosen children, enumerated ---------------------------------------------------------------
@@ -158,17 +143,14 @@ def test_chosen_children_emit_the_targets_distribution_exactly(children):
     target = torch.zeros(batch, len(tokens), dtype=torch.float64)
     target[:, :3] = uniforms
     result = verify(
-        tree, logits_of(*distributions, batch=batch), LAW, VerifyUniforms(target, target)
+        tree, logits_of(*distributions, batch=batch), SAMPLING, VerifyUniforms(target, target)
     )
-    outputs = token_lists(result)
-    first = torch.tensor([row[0] for row in outputs]).bincount(minlength=4) / batch
-    torch.testing.assert_close(first, P_ROOT)
+    first, accepted = result.tokens[:, 0], result.num_accepted > 0
+    torch.testing.assert_close(first.bincount(minlength=4) / batch, P_ROOT)
     for child in children:
-        after = [row[1] for row in outputs if row[0] == child]
-        if after:
-            distribution = torch.tensor(after).bincount(minlength=4) / len(after)
-            torch.testing.assert_close(distribution, P_CHILD)
-    assert {row[0] for row in outputs if len(row) > 1} == {c for c in children if P_ROOT[c] > 0}
+        after = result.tokens[first == child, 1]
+        torch.testing.assert_close(after.bincount(minlength=4) / len(after), P_CHILD)
+    assert set(first[accepted].tolist()) == set(children)
 
 
 def test_accepting_chosen_children_with_p_over_q_is_not_lossless():
@@ -178,8 +160,10 @@ def test_accepting_chosen_children_with_p_over_q_is_not_lossless():
     batch = len(uniforms)
     q = p.expand(batch, 3, -1)  # the drafter equals the target, its top-2 are offered
     tree = tree_of([9, 0, 1], [0, 0, 0], batch, draft_probs=q)
-    result = verify(tree, logits_of(p, p, p, batch=batch), LAW, VerifyUniforms(uniforms, uniforms))
-    first = torch.tensor([row[0] for row in token_lists(result)]).bincount(minlength=4) / batch
+    result = verify(
+        tree, logits_of(p, p, p, batch=batch), SAMPLING, VerifyUniforms(uniforms, uniforms)
+    )
+    first = result.tokens[:, 0].bincount(minlength=4) / batch
     assert float((first - p).abs().max()) > 0.2
 
 
@@ -190,13 +174,13 @@ def test_a_uniform_of_zero_rejects_a_token_of_probability_zero():
     p, q = torch.tensor([0.0, 1.0]), torch.tensor([1.0, 0.0])
     tree = tree_of([9, 0], [0, 0], draft_probs=q.expand(1, 2, -1))
     zeros = torch.zeros(1, 2, dtype=torch.float64)
-    result = verify(tree, logits_of(p, p), LAW, VerifyUniforms(zeros, zeros))
+    result = verify(tree, logits_of(p, p), SAMPLING, VerifyUniforms(zeros, zeros))
     assert token_lists(result) == [[1]]
 
 
-def drawn_distribution(p, q, num_children, draws, uniforms):
-    """Distribution of the first token when `draws` [B, W] children were drawn from q."""
-    batch = len(draws)
+def first_tokens(p, q, draws, uniforms):
+    """[B] the first emitted token where the children `draws` [B, W] were drawn from q."""
+    batch, num_children = draws.shape
     tokens = torch.cat([torch.full((batch, 1), 99), draws], dim=1)
     tree = DraftTree.build(
         tokens,
@@ -205,7 +189,7 @@ def drawn_distribution(p, q, num_children, draws, uniforms):
         draft_probs=q.expand(batch, num_children + 1, -1),
     )
     logits = p.log().expand(batch, num_children + 1, -1)
-    return torch.tensor([row[0] for row in token_lists(verify(tree, logits, LAW, uniforms))])
+    return verify(tree, logits, SAMPLING, uniforms).tokens[:, 0]
 
 
 def test_drawn_children_enumerated():
@@ -218,7 +202,7 @@ def test_drawn_children_enumerated():
         draws = torch.tensor([first, second]).expand(len(uniforms), -1)
         target = uniforms[:, [0, 0]]
         accept = torch.cat([torch.zeros(len(uniforms), 1), uniforms[:, 1:]], dim=1)
-        token = drawn_distribution(p, q, 2, draws, VerifyUniforms(target, accept))
+        token = first_tokens(p, q, draws, VerifyUniforms(target, accept))
         distribution += weight * token.bincount(minlength=3).double() / len(uniforms)
     torch.testing.assert_close(distribution, p.double(), atol=1e-7, rtol=0)
 
@@ -242,16 +226,15 @@ def random_case(seed, num_children, batch=100_000):
 def test_drawn_children_follow_the_target(seed, num_children):
     """Chi-square over 100,000 rows; false alarm 1e-6 per case."""
     p, q, draws, uniforms = random_case(seed, num_children)
-    assert chi_square(drawn_distribution(p, q, num_children, draws, uniforms), p) > 1e-6
+    assert chi_square(first_tokens(p, q, draws, uniforms), p) > 1e-6
 
 
 def test_pruning_drawn_children_by_score_is_not_lossless():
     """Negative control: of two drawn children only the drafter's better one is offered."""
     p, q, draws, uniforms = random_case(0, 2)
     better = draws.gather(1, q[draws].argmax(1, keepdim=True))
-    tokens = drawn_distribution(
-        p, q, 1, better, VerifyUniforms(uniforms.target[:, :2], uniforms.accept[:, :2])
-    )
+    fewer = VerifyUniforms(uniforms.target[:, :2], uniforms.accept[:, :2])
+    tokens = first_tokens(p, q, better, fewer)
     assert chi_square(tokens, p) < 1e-12
 
 
@@ -271,16 +254,16 @@ def test_a_drawn_branch_follows_the_target_at_both_levels():
         draft_probs=torch.stack([q0, q1]).expand(batch, -1, -1),
     )
     uniforms = VerifyUniforms(uniform[2:5].T, uniform[5:8].T)
-    outputs = token_lists(verify(tree, logits_of(p0, p1, p0, batch=batch), LAW, uniforms))
-    assert chi_square(torch.tensor([row[0] for row in outputs]), p0) > 1e-6
-    assert chi_square(torch.tensor([row[1] for row in outputs if len(row) > 1]), p1) > 1e-6
+    result = verify(tree, logits_of(p0, p1, p0, batch=batch), SAMPLING, uniforms)
+    assert chi_square(result.tokens[:, 0], p0) > 1e-6
+    assert chi_square(result.tokens[result.num_accepted > 0, 1], p1) > 1e-6
 
 
 def test_equal_distributions_accept_every_drawn_token():
     p = torch.tensor([0.1, 0.2, 0.7])
     draws = torch.tensor([[0], [1], [2]])
     high = torch.full((3, 2), 1 - 2**-53, dtype=torch.float64)
-    assert drawn_distribution(p, p, 1, draws, VerifyUniforms(high, high)).tolist() == [0, 1, 2]
+    assert first_tokens(p, p, draws, VerifyUniforms(high, high)).tolist() == [0, 1, 2]
 
 
 def test_children_that_hold_all_mass_leave_no_division_by_zero():
@@ -288,5 +271,5 @@ def test_children_that_hold_all_mass_leave_no_division_by_zero():
     p, q = torch.tensor([0.5, 0.5, 0.0]), torch.tensor([0.5, 0.25, 0.25])
     draws = torch.tensor([[2, 0], [2, 1], [0, 1]])
     high = torch.full((3, 3), 1 - 2**-53, dtype=torch.float64)
-    tokens = drawn_distribution(p, q, 2, draws, VerifyUniforms(high, high))
+    tokens = first_tokens(p, q, draws, VerifyUniforms(high, high))
     assert set(tokens.tolist()) <= {0, 1}

@@ -74,6 +74,21 @@ def test_numba_follows_torchs_threads():
         linear(inputs, weight)
 
 
+def test_the_kernels_leave_torch_its_threads() -> None:
+    """Numba's start gives OpenMP all cores, and torch counts by OpenMP."""
+    code = (
+        "import torch\n"
+        "from eagle_lab.targets.cpu.ops import linear\n"
+        "torch.set_num_threads(1)\n"
+        "linear(torch.ones(2, 64), torch.ones(8, 64))\n"
+        "print(torch.get_num_threads())\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300
+    )
+    assert run.stdout.strip() == "1"
+
+
 def test_a_word_holds_the_weights_of_two_registers():
     one, two, three, four = (int(torch.tensor(x).view(torch.int32)) for x in (1.0, -2.0, 0.5, 3.0))
     words = pack(torch.tensor([[1.0, -2.0, 0.5, 3.0]]), lanes=2)

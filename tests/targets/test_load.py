@@ -1,8 +1,6 @@
 """Targets by name: what loads, and one line that names what does not."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -138,18 +136,3 @@ def test_cuda_is_taken_where_it_is(monkeypatch):
     graphs = [wants_graphs(graphs, cuda) for graphs in (None, True, False)]
     assert graphs == [True, True, False]
     assert [wants_graphs(graphs, cpu) for graphs in (None, False)] == [False, False]
-
-
-def test_the_kernels_leave_torch_its_threads() -> None:
-    """Numba's start gives OpenMP all cores, and torch counts by OpenMP."""
-    code = (
-        "import torch\n"
-        "from eagle_lab.targets.load import load_target\n"
-        "target = load_target('tiny_random', device='cpu', threads=1, fast_layers=True)\n"
-        "target.extend(torch.ones(1, 3).long(), torch.tensor([3]), target.new_cache(1))\n"
-        "print(torch.get_num_threads())\n"
-    )
-    run = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300
-    )
-    assert run.stdout.strip() == "1"
