@@ -6,7 +6,7 @@ import torch
 from eagle_lab.engine.draft_tree import DraftTree
 from eagle_lab.engine.tree_growth import Level, best_of, check_dynamic, expand, pool_size, rerank
 from eagle_lab.errors import Infeasible, UserError
-from tests.engine.paths import paths_of
+from tests.engine.paths import assert_well_formed, paths_of
 
 
 def grow(log_probs_of, depth: int, width: int, num_nodes: int, roots):
@@ -69,21 +69,13 @@ def reference(log_probs_of, depth, width, num_nodes):
     return {pool[i][0] for i in kept}
 
 
-def assert_well_formed(tree):
-    columns = torch.arange(tree.num_columns)
-    assert bool((tree.parents[:, 1:] < columns[1:]).all())
-    for row in range(len(tree.tokens)):
-        paths = paths_of(tree, row)
-        assert len(set(paths)) == len(paths)  # siblings are distinct
-        assert all(path[:-1] in {(), *paths} for path in paths)  # every parent is kept
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_equals_a_search_with_lists(seed):
-    drafter = random_drafter(12, seed)
+@pytest.mark.parametrize("seed", range(10))
+def test_equals_a_search_with_lists_and_ties_keep_parents(seed):
+    drafter, undecided = random_drafter(12, seed), random_drafter(12, seed, step=1.0)
     tree = grow(drafter, 4, 3, 10, torch.tensor([0]))
     assert set(paths_of(tree)) == reference(drafter, 4, 3, 10)
     assert_well_formed(tree)
+    assert_well_formed(grow(undecided, 5, 4, 30, torch.tensor([0])))
 
 
 def test_budget_of_59_nodes_on_at_most_6_levels():
@@ -103,11 +95,6 @@ def test_a_drafter_certain_of_everything_keeps_parents(dtype):
     depths = tree.depths[0].tolist()
     assert depths == sorted(depths)  # shallower first
     assert depths.count(1) == 10 and depths.count(2) == 49
-
-
-def test_many_ties_keep_parents():
-    for seed in range(10):
-        assert_well_formed(grow(random_drafter(12, seed, step=1.0), 5, 4, 30, torch.tensor([0])))
 
 
 def test_confidences_of_a_dynamic_tree_are_the_drafters_distributions():

@@ -1,7 +1,7 @@
-"""Recorded passes equal plain ones, whatever was recorded before: on CPU by a capture of calls.
+"""Captured passes equal plain ones, whatever was captured before.
 
-`CallCapture` stands in for CUDA graphs: it too repeats the same work on the same tensors, whose
-contents are all that may change, and its outputs are overwritten by the next replay.
+On a CPU `CallCapture` stands in for CUDA graphs: it too repeats the same work on the same tensors,
+whose contents are all that may change, and its outputs are overwritten by the next replay.
 """
 
 from __future__ import annotations
@@ -16,11 +16,7 @@ import torch
 
 from eagle_lab.engine.draft_tree import DraftTree
 from eagle_lab.engine.loop import decode
-from eagle_lab.methods.draft_model import SelfSpeculation, Speculative, open_draft_model
-from eagle_lab.methods.eagle import EagleChain
-from eagle_lab.methods.eagle_trees import EagleDynamic, EagleStatic
-from eagle_lab.methods.prompt_lookup import PromptLookup
-from eagle_lab.methods.suffix import Suffix
+from eagle_lab.methods.draft_model import Speculative, open_draft_model
 from eagle_lab.methods.vanilla import Vanilla
 from eagle_lab.targets.cuda.graphs import (
     CacheGraphs,
@@ -35,23 +31,20 @@ from eagle_lab.targets.cuda.graphs import (
 from eagle_lab.targets.target import Target
 from eagle_lab.targets.tiny import tiny_random
 from tests.engine.test_host_syncs import HostSyncs
-from tests.methods.test_contract import PROMPTS, drafter_of
+from tests.methods.test_contract import METHODS as CONTRACT
+from tests.methods.test_contract import PROMPTS
 
 ARCHITECTURES = ("llama", "mistral", "gemma2")
-METHODS = {
+METHODS = CONTRACT | {
     "vanilla": lambda target: Vanilla(),
-    "prompt_lookup": lambda target: PromptLookup(),
-    "suffix": lambda target: Suffix(),
-    "self_speculation": lambda target: SelfSpeculation(target, num_draft_tokens=3),
     "speculative": lambda target: Speculative(
         target, draft_model=open_draft_model("tiny_random", target), num_draft_tokens=3
     ),
-    "eagle_chain": lambda target: EagleChain(target, drafter_of(target), num_draft_tokens=4),
-    "eagle_static": lambda target: EagleStatic(target, drafter_of(target)),
-    "eagle_dynamic": lambda target: EagleDynamic(
-        target, drafter_of(target), depth=4, width=4, num_nodes=20
-    ),
 }
+NAMES = (
+    *("vanilla", "prompt_lookup", "suffix", "self_speculation", "speculative"),
+    *("eagle_chain", "eagle_static", "eagle_dynamic"),
+)
 
 
 class CallCapture:
@@ -93,7 +86,7 @@ def test_buckets_hold_what_they_are_for_and_waste_little():
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @torch.no_grad()
 def test_a_padded_and_bucketed_pass_equals_the_plain_one(architecture):
-    """Ragged rows, trees that are no bucket's size, and recordings that served larger ones."""
+    """Ragged rows, trees that are no bucket's size, and graphs that served larger ones."""
     plain, ours = Target(*tiny_random(architecture)), graphed(architecture)
     branches = [[[5, 6, 7], [5, 8], [9]], [[4]], [[1, 2], [3, 4, 5, 6, 7]]]
     for prompts in (PROMPTS[:3], PROMPTS[3:], [[7]]):
@@ -109,12 +102,11 @@ def test_a_padded_and_bucketed_pass_equals_the_plain_one(architecture):
                 for target, cache in zip((plain, ours), caches, strict=True)
             )
             for name in ("logits", "features"):
-                real = tree.valid
-                found, wanted = getattr(scores, name)[real], getattr(expected, name)[real]
-                torch.testing.assert_close(found, wanted, atol=1e-4, rtol=1e-4)
+                found, plain_ = (getattr(each, name)[tree.valid] for each in (scores, expected))
+                torch.testing.assert_close(found, plain_, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", NAMES)
 def test_greedy_decoding_from_graphs_equals_plain_vanilla(name):
     """In ragged batches whose rows finish one by one, twice over, and alone."""
     plain, ours = Target(*tiny_random()), graphed()
@@ -149,7 +141,7 @@ def test_draft_models_read_from_graphs_like_the_target():
     proposer = METHODS["speculative"](target)
     extended = []
     model = proposer.model.model
-    extend, model.extend = model.extend, lambda *given: extended.append(1) or extend(*given)
+    extend, model.extend = model.extend, lambda *inputs: extended.append(1) or extend(*inputs)
     (row,) = decode(target, proposer, [PROMPTS[3]], max_new_tokens=13)
     assert len(extended) == 1
     num_passes = len(row.emitted_lengths) + row.num_drafted
@@ -190,15 +182,15 @@ def test_a_text_that_outgrows_its_memory_goes_on():
 @torch.no_grad()
 def test_all_that_a_graph_reads_lives_as_long_as_it():
     """A CUDA graph keeps addresses, not the call and its tensors; nor does this capture."""
-    given = []
+    references = []
 
     def function(cache, *inputs):
         tensors = (cache.lengths, cache.store, cache._rows, *inputs)
-        given.extend(map(weakref.ref, tensors))
+        references.extend(map(weakref.ref, tensors))
         return (inputs[0] + 1,)
 
-    def forgetful(recorded):
-        recorded()
+    def forgetful(work):
+        work()
         return lambda: None
 
     target = Target(*tiny_random())
@@ -207,17 +199,17 @@ def test_all_that_a_graph_reads_lives_as_long_as_it():
     graphs = CacheGraphs(forgetful)
     graphs.run(function, cache, 1, torch.zeros(3, 1), torch.ones(3, 2))
     gc.collect()
-    assert len(given) == 5
-    assert all(reference() is not None for reference in given)
+    assert len(references) == 5
+    assert all(reference() is not None for reference in references)
 
 
 def test_after_a_failure_nothing_is_captured_any_more(monkeypatch):
     """A capture that failed leaves CUDA's allocator broken: one warning, whatever is decoded."""
     monkeypatch.setattr(CacheGraphs, "failed", False)
     expected = decode(Target(*tiny_random()), Vanilla(), [PROMPTS[0]], max_new_tokens=8)
-    with pytest.warns(UserWarning, match="no CUDA graph.*not permitted") as warned:
+    with pytest.warns(UserWarning, match="not permitted") as warnings:
         rows = decode(graphed(capture=refuse), Vanilla(), [PROMPTS[0]], max_new_tokens=8)
-    assert len(warned) == 1
+    assert len(warnings) == 1
     later = graphed()
     again = decode(later, METHODS["eagle_dynamic"](later), [PROMPTS[0]], max_new_tokens=8)
     assert later.graphs.capture.num_replays == 0
@@ -233,7 +225,7 @@ def test_after_a_failure_nothing_is_captured_any_more(monkeypatch):
         (None, None),
     ],
 )
-def test_what_is_known_to_fail_is_not_tried(rope, words):
+def test_models_whose_capture_would_fail_are_named(rope, words):
     reason = no_graphs_reason(SimpleNamespace(rope_parameters=rope))
     assert reason is None if words is None else words in reason
 
@@ -253,7 +245,7 @@ def test_an_error_of_the_work_itself_is_none_of_capturing():
 
 @torch.no_grad()
 def test_graphs_share_the_memory_of_their_outputs():
-    """Twenty recordings over growing texts keep one output, and results stay what they were."""
+    """Twenty graphs over growing texts keep one output, and results stay what they were."""
     kept = []
 
     def function(cache, values):
@@ -284,14 +276,14 @@ class Watching(CallCapture):
 
     def __call__(self, function):
         with HostSyncs() as mode:
-            recording = super().__call__(function)
+            replay = super().__call__(function)
         self.num_captured += 1
         self.forbidden += mode.counts
-        return recording
+        return replay
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "split"])
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", NAMES)
 def test_nothing_captured_talks_to_the_host(name, attention):
     target = Target(*tiny_random(), fast_layers=False, attention=attention)
     target.graphs = VerifyGraphs(target, Watching())
@@ -301,7 +293,7 @@ def test_nothing_captured_talks_to_the_host(name, attention):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", NAMES)
 def test_cuda_graphs_decode_what_launched_kernels_decode(name):
     plain, ours = (Target(tiny_random()[0].cuda(), tiny_random()[1]) for _ in range(2))
     ours.graphs = VerifyGraphs(ours, CudaGraphCapture())
