@@ -69,8 +69,8 @@ def require_task(task: str | None) -> None:
 def help_text(extra_folders: Iterable[Path] = ()) -> str:
     """What `--help` prints: how to call the bench, and every experiment, sweep, method, target."""
     parts = [
-        "python -m eagle_lab.run +experiment=NAME [group=option] [key=value] …",
-        "python -m eagle_lab.run +experiment=NAME +sweep=NAME …    a grid of runs",
+        "eagle-lab +experiment=NAME [group=option] [key=value] …    or: python -m eagle_lab.run …",
+        "eagle-lab +experiment=NAME +sweep=NAME …    a grid of runs",
         "",
         "experiments (+experiment=NAME)",
         describe("experiment", extra_folders),

@@ -1,8 +1,9 @@
 """Where conf/ is, what may stand in it, and how to read it from Python.
 
-The dataclasses below are the schema: a key that is not here is an error in any file and on the
-command line. They say types only; defaults and the words for each key stand in conf/*.yaml, and
-a value is checked once, where it is used.
+`Config` is the schema: a key that is not in it is an error in any file and on the command line. A
+section that a part of the library takes is that part's own dataclass, from a module that needs no
+torch: it names keys and types and checks the values, when `settings_of` makes it. Defaults and the
+words for each key stand in conf/*.yaml.
 
     from eagle_lab.config import compose
     config = compose(["+experiment=bench", "tree.depth=4"])
@@ -21,6 +22,7 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from eagle_lab.bench.profile.settings import ProfileSettings
 from eagle_lab.catalog import CONF_DIR
 from eagle_lab.errors import UserError
 from eagle_lab.failures import explain, unknown
@@ -152,29 +154,6 @@ class TrainerConfig:
 
 
 @dataclass
-class ProfileConfig:
-    """Passes that a profile times; read by `tasks.profile`."""
-
-    batch_sizes: list[int] = MISSING
-    contexts: list[int] = MISSING
-    num_tokens: list[int] = MISSING
-    repeats: int = MISSING
-    decode_tokens: int = MISSING
-    run: str | None = None
-    shapes: list[str] = MISSING
-    acceptance: list[float] = MISSING
-    tree_taus: list[float] = MISSING
-    max_minutes: float | None = None
-
-
-@dataclass
-class LoggerConfig:
-    """Where training curves go."""
-
-    kind: str = MISSING
-
-
-@dataclass
 class ReportConfig:
     """What the report task reads."""
 
@@ -207,8 +186,8 @@ class Config:
     eval: EvalConfig = field(default_factory=EvalConfig)
     grid: GridConfig = field(default_factory=GridConfig)
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
-    profile: ProfileConfig = field(default_factory=ProfileConfig)
-    logger: LoggerConfig = field(default_factory=LoggerConfig)
+    profile: ProfileSettings = MISSING
+    logger: dict[str, Any] = field(default_factory=dict)  # a Lightning logger's, by `_target_`
     report: ReportConfig = field(default_factory=ReportConfig)
 
 
@@ -256,6 +235,15 @@ def check(config: DictConfig) -> None:
         raise UserError(explain(error) or str(error)) from error
     if missing:
         raise UserError(f"{missing[0]} must be given: {missing[0]}=VALUE")
+
+
+def settings_of(section: DictConfig) -> Any:
+    """A section of the configuration as the dataclass that is its schema.
+
+    Raises:
+        UserError: a value that the dataclass refuses.
+    """
+    return OmegaConf.to_object(section)
 
 
 def _check_keys(config: DictConfig, schema: type, prefix: str) -> None:

@@ -5,12 +5,13 @@ Knows nothing of what the files hold. Work in progress stands in `NAME.partial`.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from filelock import FileLock, Timeout
 
 from eagle_lab.errors import UserError
 
@@ -64,41 +65,22 @@ class FolderLock:
     The kernel drops it with the process, however that ends, so a crash leaves nothing to clean up.
 
     Raises:
-        UserError: another process holds it, which is named, or the folder cannot be written.
+        UserError: another process holds it, or the folder cannot be written.
     """
 
     def __init__(self, folder: Path) -> None:
-        self._path = folder / LOCK_NAME
-        while True:
-            try:
-                self._file = self._path.open("a+", encoding="utf-8")
-            except PermissionError:
-                raise UserError(f"{folder} cannot be written; take another folder") from None
-            try:
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                self._file.seek(0)
-                holder = self._file.read().strip() or "unknown"
-                self._file.close()
-                raise UserError(
-                    f"{folder} is in use by process {holder}; wait for it or take another folder"
-                ) from None
-            if self._is_current():
-                break
-            self._file.close()
-        self._file.truncate(0)
-        self._file.write(str(os.getpid()))
-        self._file.flush()
-
-    def _is_current(self) -> bool:
-        """Whether the locked file still has its name: its last holder may just have removed it."""
+        self._lock = FileLock(folder / LOCK_NAME, timeout=0)
         try:
-            return os.fstat(self._file.fileno()).st_ino == self._path.stat().st_ino
-        except FileNotFoundError:
-            return False
+            self._lock.acquire()
+        except Timeout:
+            raise UserError(
+                f"{folder} is in use by another process; wait for it or take another folder"
+            ) from None
+        except PermissionError:
+            raise UserError(f"{folder} cannot be written; take another folder") from None
 
     def release(self) -> None:
         """Give the folder back."""
-        if not self._file.closed:
-            self._path.unlink(missing_ok=True)
-            self._file.close()
+        if self._lock.is_locked:
+            Path(self._lock.lock_file).unlink(missing_ok=True)
+            self._lock.release()

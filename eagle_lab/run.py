@@ -1,7 +1,8 @@
-"""The command line: `python -m eagle_lab.run +experiment=NAME [group=option] [key=value]`.
+"""The command line: `eagle-lab +experiment=NAME [group=option] [key=value]`.
 
-Hydra's entry and the table of tasks, nothing else. Exit code 0 only if every job did what it says;
-1 with one line that says what to change; 130 after Ctrl-C. HYDRA_FULL_ERROR=1 shows tracebacks.
+`python -m eagle_lab.run` is the same. Hydra's entry and the table of tasks, nothing else. Exit code
+0 only if every job did what it says; 1 with one line that says what to change; 130 after Ctrl-C.
+HYDRA_FULL_ERROR=1 shows tracebacks.
 """
 
 from __future__ import annotations
@@ -20,14 +21,19 @@ from omegaconf import DictConfig
 from eagle_lab import catalog, failures
 from eagle_lab.config import CONF_DIR, check
 from eagle_lab.errors import choose
-from eagle_lab.tasks import messages
+from eagle_lab.runs import terminal
 
+# Where the function `run` of each task is, or MODULE:FUNCTION
 TASKS = {
-    name: f"eagle_lab.tasks.{name}"
-    for name in (
-        "capture", "train", "train_draft", "bench", "sweep", "profile", "report", "quickstart",
-        "chat", "bench_gpu", "bench_gpu_shapes",
-    )
+    **{
+        name: f"eagle_lab.tasks.{name}"
+        for name in (
+            "capture", "train", "train_draft", "bench", "sweep", "profile", "report",
+            "quickstart", "chat",
+        )
+    },
+    "bench_gpu": "eagle_lab.tasks.gpu",
+    "bench_gpu_shapes": "eagle_lab.tasks.gpu:run_shapes",
 }  # fmt: skip
 # Reads results only, and opens without torch
 _WITHOUT_TORCH = ("report",)
@@ -81,11 +87,12 @@ def _job(config: DictConfig) -> None:
     try:
         check(config)
         catalog.require_task(config.task)
-        module = importlib.import_module(TASKS[choose(config.task, TASKS, "task")])
+        module, _, function = TASKS[choose(config.task, TASKS, "task")].partition(":")
+        task = getattr(importlib.import_module(module), function or "run")
         if config.task not in _WITHOUT_TORCH:
-            importlib.import_module("eagle_lab.tasks.job").reset(config.seed, config.threads)
-        with messages.shown():
-            module.run(config)
+            importlib.import_module("eagle_lab.runs.job").reset(config.seed, config.threads)
+        with terminal.messages_shown():
+            task(config)
     except KeyboardInterrupt:
         root = Path(config.output_dir).parent if name else Path(config.output_dir)
         kept = f"; output_dir={root} on the same command goes on from here"

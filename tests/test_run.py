@@ -23,7 +23,7 @@ from omegaconf import DictConfig
 
 from eagle_lab import catalog, run
 from eagle_lab.config import compose
-from eagle_lab.tasks.run_folder import RunFolder
+from eagle_lab.runs.folder import RunFolder
 
 Main = Callable[..., int]
 

@@ -7,12 +7,15 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from configparser import ConfigParser
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
 from hatchling.builders.wheel import WheelBuilder
 
 import eagle_lab
+from eagle_lab import run
 from eagle_lab.drafters.checkpoint import shipped_drafters
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -35,6 +38,14 @@ def test_configuration_assets_and_licence_are_inside(wheel: Path) -> None:
             assert str(path.relative_to(ROOT)) in names
     assert any(name.endswith("licenses/LICENSE") for name in names)
     assert any(name.endswith("licenses/NOTICE") for name in names)
+
+
+def test_the_console_script_is_the_module(wheel: Path) -> None:
+    archive = zipfile.ZipFile(wheel)
+    (name,) = [name for name in archive.namelist() if name.endswith("entry_points.txt")]
+    scripts = ConfigParser()
+    scripts.read_string(archive.read(name).decode())
+    assert EntryPoint("eagle-lab", scripts["console_scripts"]["eagle-lab"], "").load() is run.main
 
 
 def test_the_unpacked_wheel_finds_its_own_configuration(wheel: Path, tmp_path: Path) -> None:

@@ -21,9 +21,9 @@ from eagle_lab.data.prompts import Question, load_questions, spread
 from eagle_lab.methods.build import MethodBuilder, drafter_digests
 from eagle_lab.reports import make_report
 from eagle_lab.reports.words import replay_words
-from eagle_lab.tasks.job import entries_from, sampling_from, target_from
-from eagle_lab.tasks.run_folder import RunFolder
-from eagle_lab.tasks.terminal import bench_table, reasons
+from eagle_lab.runs.folder import RunFolder
+from eagle_lab.runs.job import entries_from, sampling_from, target_from
+from eagle_lab.runs.terminal import bench_table, reasons
 
 GENERATIONS = "generations.jsonl"
 

@@ -39,12 +39,12 @@ from eagle_lab.data.prompts import Question
 from eagle_lab.data.sources import SELF_WRITTEN, AnswerSource, PromptSource
 from eagle_lab.data.store import RESIDUAL, TOP_NORM, FeatureStore, StoreWriter
 from eagle_lab.errors import UserError, choose
+from eagle_lab.runs import provenance
+from eagle_lab.runs.folder import RunFolder
+from eagle_lab.runs.job import sampling_from, target_from
 from eagle_lab.targets.fingerprint import Fingerprint
 from eagle_lab.targets.load import DTYPES
 from eagle_lab.targets.target import Target
-from eagle_lab.tasks import job
-from eagle_lab.tasks.job import sampling_from, target_from
-from eagle_lab.tasks.run_folder import RunFolder
 
 PROMPTS = "prompts.jsonl"
 _SAMPLE = 64  # prompts that an estimate of sizes looks at
@@ -185,7 +185,7 @@ def writer_for(config: DictConfig, folder: RunFolder, target: Target, work: Work
         "norm_state": norm_state,
         "target_name": target.name,
         "vocab_size": target.vocab_size,
-        "provenance": {"start": job.now(), **job.collect(str(config.device))},
+        "provenance": {"start": provenance.now(), **provenance.collect(str(config.device))},
     }
     return StoreWriter(
         folder.path,

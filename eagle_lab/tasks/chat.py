@@ -13,8 +13,8 @@ from eagle_lab.drafters.checkpoint import shipped_for
 from eagle_lab.engine.proposer import Proposer
 from eagle_lab.errors import UserError
 from eagle_lab.methods.build import VANILLA, MethodBuilder
+from eagle_lab.runs.job import entries_from, sampling_from, target_from
 from eagle_lab.targets.target import Target
-from eagle_lab.tasks.job import entries_from, sampling_from, target_from
 
 _BURST_STYLES = ("bold", "none")  # alternate, so that one cycle's tokens can be told from the next
 _HELP = "Empty line or Ctrl-D ends, /new starts over."

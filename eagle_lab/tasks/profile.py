@@ -14,39 +14,33 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from rich.console import Console
 
-from eagle_lab.bench.profile.cost_model import PREDICTION_COLUMNS, BenchFacts, predict, read_curves
-from eagle_lab.bench.profile.limits import (
-    CURVE_COLUMNS,
-    HIGH,
-    LOW,
-    WORK_COLUMNS,
-    Profile,
-    Row,
-)
-from eagle_lab.bench.profile.overhead import OVERHEAD_COLUMNS, measure_overhead
-from eagle_lab.bench.profile.profiler import Profiler, ProfileSettings
+from eagle_lab.bench.profile.cost_model import BenchFacts, predict, read_curves
+from eagle_lab.bench.profile.limits import HIGH, LOW, Profile, Row
+from eagle_lab.bench.profile.overhead import measure_overhead
+from eagle_lab.bench.profile.profiler import Profiler
+from eagle_lab.bench.profile.settings import ProfileSettings
+from eagle_lab.columns import CURVES, OVERHEAD, PREDICTIONS, WORK, csv_names
+from eagle_lab.config import settings_of
 from eagle_lab.data.chat import ChatTemplate
 from eagle_lab.drafters.checkpoint import drafter_folder
 from eagle_lab.drafters.folder import weights_digest
 from eagle_lab.errors import Missing, UserError
 from eagle_lab.methods.build import VANILLA, Method, MethodBuilder
 from eagle_lab.reports import load_run, make_report
+from eagle_lab.runs.folder import RunFolder
+from eagle_lab.runs.job import entries_from, target_from
+from eagle_lab.runs.terminal import show_profile
 from eagle_lab.targets.target import Target
 from eagle_lab.tasks.bench import questions_from
-from eagle_lab.tasks.job import entries_from, target_from
-from eagle_lab.tasks.run_folder import RunFolder
-from eagle_lab.tasks.terminal import show_profile
-
-CURVES = "cost_curves.csv"
 
 
 def run(config: DictConfig) -> None:
     """Profile `config.target` and its drafter."""
     console = Console()
-    settings = settings_from(config)
+    settings: ProfileSettings = settings_of(config.profile)
     bench, record = bench_facts(config.profile.run) if config.profile.run else (None, {})
     if bench is not None:
         bench.check(settings.batch_sizes, settings.num_tokens)
@@ -67,7 +61,7 @@ def run(config: DictConfig) -> None:
     leave_out = partial(console.print, markup=False)
     built = builder.build_all(entries_from(config), leave_out)
     methods = [method for method in built if method.proposer is not None]
-    profiler = Profiler(target, drafter, settings, console=console)
+    profiler = Profiler(target, drafter, settings, seed=config.seed, console=console)
     prompts = prompts_from(config, target, max(settings.batch_sizes))
     with RunFolder.open(config, task="profile") as folder:
         if folder.finished:
@@ -86,10 +80,10 @@ def write_tables(
     folder: RunFolder, profile: Profile, overhead: list[Row], bench: BenchFacts | None
 ) -> list[Row]:
     """Write the CSV files of a profile; returns the predicted speedups, none without a bench."""
-    rows = profile.rows()
-    folder.write_csv(CURVES, [{name: row[name] for name in CURVE_COLUMNS} for row in rows])
-    folder.write_csv("summary.csv", rows, (*CURVE_COLUMNS, *WORK_COLUMNS))
-    folder.write_csv("overhead.csv", overhead, OVERHEAD_COLUMNS)
+    rows, curves = profile.rows(), csv_names(CURVES)
+    folder.write_csv("cost_curves.csv", [{key: row[key] for key in curves} for row in rows])
+    folder.write_csv("summary.csv", rows, (*curves, *csv_names(WORK)))
+    folder.write_csv("overhead.csv", overhead, csv_names(OVERHEAD))
     if bench is None:
         return []
     overhead_ms = {
@@ -97,8 +91,8 @@ def write_tables(
         for row in overhead
         if row["batch_size"] == bench.batch_size
     }
-    predictions = predict(bench, read_curves(folder.path / CURVES), overhead_ms)
-    folder.write_csv("predictions.csv", predictions, PREDICTION_COLUMNS)
+    predictions = predict(bench, read_curves(folder.path / "cost_curves.csv"), overhead_ms)
+    folder.write_csv("predictions.csv", predictions, csv_names(PREDICTIONS))
     return predictions
 
 
@@ -115,16 +109,6 @@ def facts_of(
         "settings": asdict(settings),
         "predictions_from": bench,
     }
-
-
-def settings_from(config: DictConfig) -> ProfileSettings:
-    """`profile.*` and the seed as the library's settings."""
-    values = OmegaConf.to_container(config.profile)
-    assert isinstance(values, dict)
-    names = ("batch_sizes", "contexts", "num_tokens", "repeats")
-    if config.profile.decode_tokens < 2:
-        raise UserError(f"profile.decode_tokens={config.profile.decode_tokens}; give at least 2")
-    return ProfileSettings(**{name: values[name] for name in names}, seed=config.seed)
 
 
 def prompts_from(config: DictConfig, target: Target, count: int) -> list[list[int]]:

@@ -34,10 +34,10 @@ from eagle_lab.drafters.eagle1.recipe import (
 from eagle_lab.errors import UserError, choose
 from eagle_lab.reports import make_report
 from eagle_lab.reports.claims.measure import publishable, without_paths
+from eagle_lab.runs.folder import RunFolder
+from eagle_lab.runs.job import loggers_from, target_from
 from eagle_lab.targets.load import DTYPES
 from eagle_lab.targets.target import Target
-from eagle_lab.tasks.job import target_from
-from eagle_lab.tasks.run_folder import RunFolder
 from eagle_lab.training.base import TrainingModule
 from eagle_lab.training.fit import FitResult, Row, fit, last_checkpoint
 from eagle_lab.training.settings import FitSettings, Optimization
@@ -138,7 +138,7 @@ def check_settings(config: DictConfig) -> None:
     """Refuse values that cannot be, before anything that takes time is done."""
     choose(config.drafter.kind, KINDS, "drafter.kind")
     optimization_from(config), fit_settings_from(config)
-    data_settings_from(config), saved_dtype_from(config)
+    data_settings_from(config), saved_dtype_from(config), loggers_from(config)
 
 
 def train(folder: RunFolder, config: DictConfig, target: Target) -> Path:
@@ -189,7 +189,7 @@ def fit_in(
         checkpoints_of(folder),
         fit_settings_from(config),
         write=write,
-        loggers=loggers_from(config, folder.path),
+        loggers=loggers_from(config),
     )
     summary = summarize(config, data, result, folder.provenance) | without_paths(dict(facts or {}))
     folder.write_json("summary.json", summary)
@@ -258,20 +258,6 @@ def fit_settings_from(config: DictConfig) -> FitSettings:
 def saved_dtype_from(config: DictConfig) -> torch.dtype:
     """The precision that the drafter's folder holds."""
     return DTYPES[choose(config.trainer.save_precision, DTYPES, "trainer.save_precision")]
-
-
-def loggers_from(config: DictConfig, folder: Path) -> list[Any]:
-    """Lightning loggers beside our own training_curve.csv."""
-    if choose(config.logger.kind, ("csv", "tensorboard", "none"), "logger.kind") != "tensorboard":
-        return []
-    from lightning.pytorch.loggers import TensorBoardLogger
-
-    try:
-        return [TensorBoardLogger(save_dir=folder, name="tensorboard", version="")]
-    except ModuleNotFoundError as error:
-        raise UserError("logger=tensorboard needs the package tensorboard: pip install it") from (
-            error
-        )
 
 
 def write_curve(folder: RunFolder, train_rows: list[Row], val_rows: list[Row]) -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
+from eagle_lab.runs.folder import RunFolder
 from eagle_lab.targets.pruned import layer_pruned, save_model, spread_layers
 from eagle_lab.targets.target import Target
-from eagle_lab.tasks.run_folder import RunFolder
 from eagle_lab.tasks.train import (
     data_from,
     fit_in,

@@ -56,12 +56,8 @@ class TrainingModule(LightningModule):
         self.val_counts, self.val_sums = AcceptanceCounts(self.settings.val_depth), []
 
     def on_validation_epoch_end(self) -> None:
-        """Log what the pooled counts say."""
-        self.log("val_tau", self.val_counts.expected_tau, prog_bar=True)
-        for depth, share in enumerate(self.val_counts.conditional.tolist(), start=1):
-            self.log(f"val_acceptance_{depth}", share)
-        feature, token = mean_losses(self.val_sums)
-        self.log_dict({"val_feature_loss": feature, "val_token_loss": token})
+        """Say what picks the best weights."""
+        self.log("val_tau", self.val_counts.expected_tau, logger=False)
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         """AdamW with warm-up, then a decay over steps or over the time budget."""

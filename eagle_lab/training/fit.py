@@ -186,7 +186,9 @@ class Curve(Callback):
         self._last_step, self._since, self._tokens_then = 0, time.monotonic(), 0
 
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
-        """Measure speed from here."""
+        """Measure speed from here; loggers get the rows so far, a resumed run's, too."""
+        for row in sorted(self.train_rows + self.val_rows, key=lambda row: row["step"]):
+            _log(trainer, row)
         self._last_step, self._tokens_then = trainer.global_step, self.num_tokens
         self._since = time.monotonic()
 
@@ -204,7 +206,9 @@ class Curve(Callback):
             return
         if pl_module.window:
             self._add_train_row(trainer, pl_module)
-        self.add_validation(self._place(trainer) | validation_row(pl_module))
+        row = self._place(trainer) | validation_row(pl_module)
+        self.add_validation(row)
+        _log(trainer, row)
         self._since, self._tokens_then = time.monotonic(), self.num_tokens
 
     def add_validation(self, row: Row) -> None:
@@ -223,6 +227,7 @@ class Curve(Callback):
         row = self._place(trainer) | training_row(pl_module) | {"tokens_per_second": speed}
         pl_module.window.clear()
         self.train_rows.append(row)
+        _log(trainer, row)
         self.write(self.train_rows, self.val_rows)
         total = pl_module.num_steps
         of_total = f" of {total}" if total < math.inf else ""
@@ -258,6 +263,11 @@ class Curve(Callback):
         """continue after the checkpoint's rows."""
         self.train_rows, self.val_rows = list(state_dict["train"]), list(state_dict["val"])
         self.num_tokens = state_dict["num_tokens"]
+
+
+def _log(trainer: Trainer, row: Row) -> None:
+    for logger in trainer.loggers:
+        logger.log_metrics({key: row[key] for key in row if key != "step"}, step=row["step"])
 
 
 def training_row(module: TrainingModule) -> Row:
@@ -444,6 +454,7 @@ def _quiet_lightning() -> Iterator[None]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", PossibleUserWarning)
             warnings.filterwarnings("ignore", message="Checkpoint directory .* exists")
+            warnings.filterwarnings("ignore", message="Experiment logs directory .* exists")
             warnings.filterwarnings("ignore", message=".*isinstance.treespec, LeafSpec.*")
             yield
     finally:

@@ -17,13 +17,13 @@ from eagle_lab.data.prompts import Question
 from eagle_lab.data.store import FeatureStore, StoreWriter
 from eagle_lab.data.training_prompts import training_prompts
 from eagle_lab.errors import UserError
+from eagle_lab.runs.folder import RunFolder
 from eagle_lab.targets import load
 from eagle_lab.targets.features import default_feature_layers
 from eagle_lab.targets.load import load_target
 from eagle_lab.targets.tiny import tiny_random
 from eagle_lab.tasks import capture as capture_task
 from eagle_lab.tasks.capture import run
-from eagle_lab.tasks.run_folder import RunFolder
 
 SMALL = [
     "+experiment=capture",

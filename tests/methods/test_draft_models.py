@@ -18,11 +18,11 @@ from eagle_lab.methods.build import MethodBuilder
 from eagle_lab.methods.draft_model import DraftModelProposer, Speculative
 from eagle_lab.methods.universal import Universal
 from eagle_lab.methods.vanilla import Vanilla
+from eagle_lab.runs.job import entries_from
 from eagle_lab.targets.load import load_target
 from eagle_lab.targets.pruned import save_model
 from eagle_lab.targets.target import Target
 from eagle_lab.targets.tiny import tiny_random
-from eagle_lab.tasks.job import entries_from
 from tests.methods.draft_models import foreign_copy, noisy_copy, other_tokenizer
 
 PROMPTS = [[40, 41, 42], [60, 61, 62, 63] * 5, [7], list(range(100, 140)), [20, 21, 20]]

@@ -17,9 +17,6 @@ import numpy as np
 import yaml
 
 from eagle_lab.bench.matching import DIVERGENCE_COLUMNS
-from eagle_lab.bench.profile.cost_model import PREDICTION_COLUMNS
-from eagle_lab.bench.profile.limits import CURVE_COLUMNS, WORK_COLUMNS
-from eagle_lab.bench.profile.overhead import OVERHEAD_COLUMNS
 from eagle_lab.bench.results import (
     CATEGORY_COLUMNS,
     COLUMNS,
@@ -27,8 +24,9 @@ from eagle_lab.bench.results import (
     summarize,
     summarize_categories,
 )
+from eagle_lab.columns import CURVES, OVERHEAD, PREDICTIONS, WORK, csv_names
 from eagle_lab.methods.build import Method
-from eagle_lab.tasks.run_folder import cell
+from eagle_lab.runs.folder import cell
 
 CATEGORIES = {
     "writing": -0.12, "roleplay": -0.08, "reasoning": 0.0, "math": 0.08,
@@ -277,8 +275,8 @@ def write_profile(path: Path, *, drafter: bool = True) -> Path:
                 "arithmetic_share": 2.5 * batch_size * num_tokens / median,
             }
         )  # fmt: skip
-    write_table(path / "cost_curves.csv", CURVE_COLUMNS, rows)
-    write_table(path / "summary.csv", (*CURVE_COLUMNS, *WORK_COLUMNS), rows)
+    write_table(path / "cost_curves.csv", csv_names(CURVES), rows)
+    write_table(path / "summary.csv", csv_names((*CURVES, *WORK)), rows)
     cycles = [("vanilla", 1, 62.0, 1.2), ("eagle_dynamic", 1, 190.0, 9.5)]
     overhead = [
         {
@@ -288,7 +286,7 @@ def write_profile(path: Path, *, drafter: bool = True) -> Path:
         }
         for method, size, cycle, rest in cycles
     ]  # fmt: skip
-    write_table(path / "overhead.csv", OVERHEAD_COLUMNS, overhead)
+    write_table(path / "overhead.csv", csv_names(OVERHEAD), overhead)
     if drafter:
         tree = {
             "method": "eagle_dynamic", "depth": 6, "width": 10, "num_nodes": 59, "tau_micro": 3.1,
@@ -297,7 +295,7 @@ def write_profile(path: Path, *, drafter: bool = True) -> Path:
         }  # fmt: skip
         chain = {"method": "eagle_chain", "depth": 2, "num_nodes": 2, "tau_micro": 1.9}
         chain |= {"predicted_speedup": 1.6, "best": "chain"}
-        write_table(path / "predictions.csv", PREDICTION_COLUMNS, [tree, chain])
+        write_table(path / "predictions.csv", csv_names(PREDICTIONS), [tree, chain])
     totals = {"ceilings": {"read": 24e9, "float32": 108e9, "bfloat16": 60e9}}
     (path / "summary.json").write_text(json.dumps(totals), "utf-8")
     return path

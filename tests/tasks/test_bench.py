@@ -25,7 +25,6 @@ from eagle_lab.reports.collect import collect_jobs, unfinished_jobs
 from eagle_lab.targets.load import load_target
 from eagle_lab.targets.tiny import tiny_random
 from eagle_lab.tasks import bench, sweep
-from eagle_lab.tasks.terminal import bench_table
 
 SMALL = (
     "target=tiny_random",
@@ -350,19 +349,3 @@ def test_nothing_to_collect_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "0").mkdir()
     with pytest.raises(UserError, match=r"summary\.csv"):
         collect_jobs(tmp_path)
-
-
-def test_the_printed_table_fits_a_terminal() -> None:
-    from rich.console import Console
-
-    row = {
-        "method": "self_speculation", "depth": 6, "width": 10, "num_nodes": 59, "status": "ok",
-        "tau_macro": 3.214, "tau_macro_low": 3.1, "tau_macro_high": 3.3, "tokens_per_second": 123.4,
-        "speedup": 2.345, "speedup_low": 2.2, "speedup_high": 2.4, "greedy_match_rate": 1.0,
-    }  # fmt: skip
-    console = Console(width=80, record=True)
-    console.print(bench_table([row, row | {"status": "infeasible"}]))
-    text = console.export_text()
-    for word in ("self_speculation", "6/10/59", "3.21 (3.10-3.30)", "123.4", "2.35 (2.20-2.40)"):
-        assert word in text
-    assert "infeasible" in text

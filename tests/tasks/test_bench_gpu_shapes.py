@@ -12,7 +12,7 @@ from eagle_lab.bench.profile import shapes
 from eagle_lab.bench.profile.cost_model import CostModel, read_curves
 from eagle_lab.config import compose
 from eagle_lab.errors import UserError
-from eagle_lab.tasks import bench_gpu_shapes, report
+from eagle_lab.tasks import gpu, report
 
 TINY = (
     "+experiment=bench_gpu_shapes", "device=cpu", "dtype=float32",
@@ -27,7 +27,7 @@ TINY = (
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A whole run."""
     folder = tmp_path_factory.mktemp("shapes") / "run"
-    bench_gpu_shapes.run(compose([*TINY, f"output_dir={folder}"]))
+    gpu.run_shapes(compose([*TINY, f"output_dir={folder}"]))
     return folder
 
 
@@ -39,7 +39,7 @@ def table(path: Path) -> list[dict[str, str]]:
 @pytest.fixture
 def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawing takes longer than measuring."""
-    monkeypatch.setattr(bench_gpu_shapes, "make_report", lambda folder: folder)
+    monkeypatch.setattr(gpu, "make_report", lambda folder: folder)
 
 
 @pytest.mark.parametrize("name", ["tiny", "tiny_deep"])
@@ -67,7 +67,7 @@ def test_the_report_says_where_speculation_pays(root: Path):
 def test_a_second_call_measures_nothing(root: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delattr(shapes.ShapeCosts, "measure")
     before = (root / "tiny" / "cost_curves.csv").read_bytes()
-    bench_gpu_shapes.run(compose([*TINY, f"output_dir={root}"]))
+    gpu.run_shapes(compose([*TINY, f"output_dir={root}"]))
     assert (root / "tiny" / "cost_curves.csv").read_bytes() == before
 
 
@@ -79,7 +79,7 @@ def test_what_does_not_fit_is_a_row_and_the_rest_is_measured(
     enough = costs.needed_bytes(1, 24) + costs.weight_bytes()
     monkeypatch.setattr(shapes, "free_bytes", lambda device: 2 * enough)
     asked = [*TINY, "profile.shapes=[tiny]", "profile.batch_sizes=[1,64]", f"output_dir={tmp_path}"]
-    bench_gpu_shapes.run(compose(asked))
+    gpu.run_shapes(compose(asked))
     rows = table(tmp_path / "tiny" / "summary.csv")
     assert [row["batch_size"] for row in rows if "needs about" in row["infeasible"]] == ["64", "64"]
     assert {row["batch_size"] for row in rows if not row["infeasible"]} == {"1"}
@@ -93,14 +93,14 @@ def test_the_time_limit_leaves_out_and_the_same_command_goes_on(
 ):
     """A clock that moves by a minute with every look at it: three places fit into 4.5 minutes."""
     minutes = iter(range(100))
-    monkeypatch.setattr(bench_gpu_shapes.time, "monotonic", lambda: 60.0 * next(minutes))
+    monkeypatch.setattr(gpu.time, "monotonic", lambda: 60.0 * next(minutes))
     asked = [*TINY, "profile.shapes=[tiny]", f"output_dir={tmp_path / 'run'}"]
     limited = [*asked, "profile.max_minutes=3.5"]
-    bench_gpu_shapes.run(compose(limited))
+    gpu.run_shapes(compose(limited))
     shown = " ".join(capsys.readouterr().out.split())
     assert "left out, for profile.max_minutes=3.5 are over: tiny at batch 2, context 24" in shown
     assert len(read_curves(tmp_path / "run" / "tiny" / "cost_curves.csv")) == 3 * 6
-    bench_gpu_shapes.run(compose(limited))
+    gpu.run_shapes(compose(limited))
     assert len(read_curves(tmp_path / "run" / "tiny" / "cost_curves.csv")) == 4 * 6
 
 
@@ -116,7 +116,7 @@ def test_the_time_limit_leaves_out_and_the_same_command_goes_on(
 )
 def test_a_mistake_is_named_and_leaves_no_folder(tmp_path: Path, override: str, words: str):
     with pytest.raises(UserError, match=words):
-        bench_gpu_shapes.run(compose([*TINY, override, f"output_dir={tmp_path / 'run'}"]))
+        gpu.run_shapes(compose([*TINY, override, f"output_dir={tmp_path / 'run'}"]))
     assert not (tmp_path / "run").exists()
 
 
@@ -127,7 +127,7 @@ def test_a_model_that_the_device_could_not_hold_is_told(
     """Its layers are made and measured; the column says that the whole is too large."""
     monkeypatch.setattr(shapes, "total_bytes", lambda device: 1)
     asked = ["profile.shapes=[tiny]", "profile.batch_sizes=[2]", "profile.contexts=[8]"]
-    bench_gpu_shapes.run(compose([*TINY, *asked, f"output_dir={tmp_path / 'run'}"]))
+    gpu.run_shapes(compose([*TINY, *asked, f"output_dir={tmp_path / 'run'}"]))
     rows = table(tmp_path / "run" / "tiny" / "summary.csv")
     assert {row["whole_model_fits"] for row in rows} == {"false"}
     shown = " ".join(capsys.readouterr().out.split())

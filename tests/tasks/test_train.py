@@ -16,10 +16,11 @@ from eagle_lab.config import compose
 from eagle_lab.data.store import FeatureStore
 from eagle_lab.drafters.checkpoint import load_drafter
 from eagle_lab.errors import UserError
+from eagle_lab.runs import terminal
+from eagle_lab.runs.folder import RunFolder
 from eagle_lab.targets.load import load_target
 from eagle_lab.targets.target import Target
-from eagle_lab.tasks import messages, train
-from eagle_lab.tasks.run_folder import RunFolder
+from eagle_lab.tasks import train
 from tests.tasks.stores import store_of
 
 SMALL = [
@@ -53,7 +54,7 @@ def test_the_task_leaves_a_drafter_and_its_curve(
     store: Path, target: Target, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "run"
-    with messages.shown():  # as the command line does
+    with terminal.messages_shown():  # as the command line does
         train.run(compose(overrides(store, out)))
     drafter, matches = load_drafter(out / "drafter", target)
     assert matches

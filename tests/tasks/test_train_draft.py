@@ -12,10 +12,11 @@ import torch
 
 from eagle_lab.config import compose
 from eagle_lab.errors import UserError
+from eagle_lab.runs import terminal
+from eagle_lab.runs.folder import RunFolder
 from eagle_lab.targets.load import load_target
 from eagle_lab.targets.target import Target
-from eagle_lab.tasks import bench, messages, train, train_draft
-from eagle_lab.tasks.run_folder import RunFolder
+from eagle_lab.tasks import bench, train, train_draft
 from tests.tasks.stores import store_of
 
 SMALL = [
@@ -49,7 +50,7 @@ def test_the_task_leaves_a_model_that_drafts_in_a_bench(
     store: Path, target: Target, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "run"
-    with messages.shown():  # as the command line does
+    with terminal.messages_shown():  # as the command line does
         train_draft.run(compose(overrides(store, out)))
     model = load_target(str(out / "draft_model"), device="cpu")
     assert model.num_layers == 3

@@ -33,6 +33,7 @@ from typing import Any
 import numpy as np
 
 from eagle_lab.bench.statistics import tau_of_conditional
+from eagle_lab.columns import CROSSOVER, PREDICTIONS, csv_names
 from eagle_lab.errors import UserError
 from eagle_lab.methods.build import VANILLA
 
@@ -161,10 +162,6 @@ def read_curves(path: str | Path) -> list[dict[str, str]]:
 _READ_COLUMNS = ("model_pass", "batch_size", "context", "num_tokens", "median_ms")
 
 
-CROSSOVER_COLUMNS = (
-    *("drafting", "batch_size", "context", "acceptance", "depth", "width", "num_nodes", "tau"),
-    "predicted_speedup",
-)
 CHAIN, TREE = "chain", "tree"
 Row = dict[str, Any]
 
@@ -201,7 +198,7 @@ class Assumed:
 
 
 def crossover(curves: Iterable[Mapping[str, Any]], assumed: Assumed) -> list[Row]:
-    """Rows of `CROSSOVER_COLUMNS` for every batch size and context of `curves`.
+    """Rows of crossover.csv for every batch size and context of `curves`.
 
     A chain has the length that pays best there; depth 0 says that none pays, speedup 1. Costs
     outside the passes of the two models are not counted. A tree is left out where the curves do
@@ -220,7 +217,7 @@ def crossover(curves: Iterable[Mapping[str, Any]], assumed: Assumed) -> list[Row
         if costs.target.num_tokens[-1] > assumed.num_nodes:
             found += [_tree(costs, tau, assumed) for tau in assumed.tree_taus]
         rows += [{"batch_size": batch_size, "context": context} | row for row in found]
-    return [{name: row.get(name) for name in CROSSOVER_COLUMNS} for row in rows]
+    return [{name: row.get(name) for name in csv_names(CROSSOVER)} for row in rows]
 
 
 def _chain(costs: CostModel, rate: float, longest: int) -> Row:
@@ -243,10 +240,6 @@ def _tree(costs: CostModel, tau: float, assumed: Assumed) -> Row:
     return {"drafting": TREE, **sizes, "tau": tau, "predicted_speedup": speedup}
 
 
-PREDICTION_COLUMNS = (
-    *("method", "depth", "width", "num_nodes", "tau_micro", "predicted_speedup"),
-    *("decode_speedup", "speedup", "speedup_low", "speedup_high", "best"),
-)
 UNPREDICTED = ("hybrid",)
 """Methods with a drafter whose cycles have no one size: a tree here, a copied branch there."""
 
@@ -306,7 +299,7 @@ def predict(
             largest.
 
     Returns:
-        Rows of `PREDICTION_COLUMNS`. `best` marks the best predicted chain and tree.
+        Rows of predictions.csv. `best` marks the best predicted chain and tree.
         `decode_speedup` leaves prefill out as the prediction does, `speedup` is end to end.
     """
     contexts = {int(row["context"]) for row in curves}
@@ -336,8 +329,8 @@ def _kind(row: Mapping[str, Any]) -> str:
 
 
 def _row(method: Mapping[str, Any], vanilla: Mapping[str, Any], costs: CostModel) -> Row:
-    row: Row = dict.fromkeys(PREDICTION_COLUMNS)
-    row |= {name: method[name] for name in PREDICTION_COLUMNS if name in method}
+    row: Row = dict.fromkeys(csv_names(PREDICTIONS))
+    row |= {name: method[name] for name in row if name in method}
     # A fixed tree has no one width: its levels hold num_nodes / depth nodes on average
     width = method["width"] or method["num_nodes"] / method["depth"]
     sizes = (method["depth"], width, method["num_nodes"])
@@ -366,7 +359,7 @@ def _best_chain(bench: BenchFacts, rows: Sequence[Row], costs_of: Any) -> list[R
     length, speedup = costs_of(longest["method"]).best_chain(rates)
     if any(row["depth"] == length for row in chains):
         return []
-    row: Row = dict.fromkeys(PREDICTION_COLUMNS)
+    row: Row = dict.fromkeys(csv_names(PREDICTIONS))
     tau = tau_of_conditional(rates[:length])
     sizes = {"depth": length, "num_nodes": length, "tau_micro": tau}
     return [row | sizes | {"method": longest["method"], "predicted_speedup": speedup}]

@@ -111,14 +111,6 @@ def _heads(config: Any) -> tuple[int, int, int]:
 LOW, HIGH = 0.25, 0.75
 """Quantiles that `low_ms` and `high_ms` are: half of the measurements lie between them."""
 
-CURVE_COLUMNS = (
-    *("model_pass", "batch_size", "context", "num_tokens"),
-    *("median_ms", "low_ms", "high_ms", "plain_median_ms"),
-)
-WORK_COLUMNS = (
-    *("relative_cost", "plain_relative_cost", "gigabytes_per_second", "gigaflops"),
-    *("read_share", "arithmetic_share"),
-)
 Row = dict[str, Any]
 
 
@@ -166,7 +158,7 @@ class Profile:
         return Spread(float(median), float(low), float(high))
 
     def rows(self) -> list[Row]:
-        """One row per pass of the engine: `CURVE_COLUMNS` and `WORK_COLUMNS`."""
+        """One row per pass of the engine: those of cost_curves.csv, and the work."""
         known = {**self.milliseconds, **self.extrapolated}
         settings = [setting for setting in known if setting.model_pass in self.models]
         return [self._row(setting) for setting in sorted(settings, key=_in_order)]

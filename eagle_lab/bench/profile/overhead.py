@@ -22,11 +22,6 @@ from eagle_lab.methods.build import Method
 from eagle_lab.targets.cuda.graphs import CacheGraphs
 from eagle_lab.targets.target import Target
 
-OVERHEAD_COLUMNS = (
-    *("method", "depth", "width", "num_nodes", "batch_size", "num_cycles"),
-    *("cycle_ms", "models_ms", "overhead_ms", "overhead_low_ms", "overhead_high_ms"),
-)
-
 
 def measure_overhead(
     target: Target, method: Method, prompts: Sequence[Sequence[int]], max_new_tokens: int

@@ -16,7 +16,6 @@ import random
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,6 +26,7 @@ from torch import Tensor
 
 from eagle_lab.bench.profile.limits import Model, Profile, Setting, dtype_name, probes
 from eagle_lab.bench.profile.passes import DraftPasses, Passes, PlainPasses, TargetPasses
+from eagle_lab.bench.profile.settings import PassSettings
 from eagle_lab.drafters.eagle1.network import Eagle1
 from eagle_lab.engine.clock import Clock
 from eagle_lab.errors import UserError
@@ -35,43 +35,11 @@ from eagle_lab.targets.cache import TreeCache
 from eagle_lab.targets.target import Target
 
 
-@dataclass(frozen=True)
-class ProfileSettings:
-    """What is measured.
-
-    Attributes:
-        batch_sizes: rows of a pass.
-        contexts: tokens in the cache before a pass.
-        num_tokens: columns of a pass per row, the root counted; 1 is among them.
-        repeats: rounds that count.
-        seed: of the tokens and of the order within a round.
-
-    Raises:
-        UserError: an empty list, a count below 1, or no pass over one token.
-    """
-
-    batch_sizes: Sequence[int]
-    contexts: Sequence[int]
-    num_tokens: Sequence[int]
-    repeats: int = 5
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        for name in ("batch_sizes", "contexts", "num_tokens"):
-            values = list(getattr(self, name))
-            if not values or min(values) < 1:
-                raise UserError(f"profile.{name}={values}; give at least one value, all above 0")
-        if 1 not in self.num_tokens:
-            raise UserError(
-                f"profile.num_tokens={list(self.num_tokens)}; it must hold 1, plain decoding's "
-                "pass, which every cost is compared with"
-            )
-        if self.repeats < 1:
-            raise UserError(f"profile.repeats={self.repeats}; it must be at least 1")
-
-
 class Profiler:
     """Times the passes of a target and, if there is one, of its drafter.
+
+    Args:
+        seed: of the tokens and of the order within a round.
 
     Raises:
         UserError: a context and a pass after it do not fit the target's context.
@@ -81,8 +49,9 @@ class Profiler:
         self,
         target: Target,
         drafter: Eagle1 | None,
-        settings: ProfileSettings,
+        settings: PassSettings,
         *,
+        seed: int = 0,
         console: Console | None = None,
     ):
         needed = max(settings.contexts) + max(settings.num_tokens)
@@ -93,7 +62,7 @@ class Profiler:
                 f"{target.name} is {target.context_length}"
             )
         self.target, self.drafter, self.settings = target, drafter, settings
-        self._console = console
+        self._seed, self._console = seed, console
 
     @torch.no_grad()
     def run(self) -> Profile:
@@ -132,7 +101,7 @@ class Profiler:
     def _passes(self) -> dict[tuple[str, int, int], Passes]:
         """Passes with their caches filled, by model, batch size and context."""
         longest = max(self.settings.contexts) + max(self.settings.num_tokens)
-        generator = torch.Generator().manual_seed(self.settings.seed)
+        generator = torch.Generator().manual_seed(self._seed)
         prepared: dict[tuple[str, int, int], Passes] = {}
         for batch_size in dict.fromkeys(self.settings.batch_sizes):
             shape = (batch_size, longest)
@@ -156,7 +125,7 @@ class Profiler:
 
     def _schedule(self, timed: Sequence[Setting | str]) -> Iterator[tuple[int, Setting | str]]:
         """Everything once per round, shuffled; round 0 warms up. Draws a line of progress."""
-        order = random.Random(self.settings.seed)
+        order = random.Random(self._seed)
         num_rounds = 1 + self.settings.repeats
         rounds = ((number, order.sample(timed, len(timed))) for number in range(num_rounds))
         yield from track(

@@ -16,7 +16,8 @@ import torch
 
 from eagle_lab.bench.memory import free_bytes, give_back, total_bytes
 from eagle_lab.bench.profile.limits import HIGH, LOW, Profile, Spread
-from eagle_lab.bench.profile.profiler import NoiseProfiler, ProfileSettings
+from eagle_lab.bench.profile.profiler import NoiseProfiler
+from eagle_lab.bench.profile.settings import PassSettings
 from eagle_lab.drafters.eagle1.network import Eagle1, Eagle1Config
 from eagle_lab.errors import Infeasible
 from eagle_lab.targets.cuda.graphs import GraphCapture, VerifyGraphs, block_size, slot_bucket
@@ -64,9 +65,7 @@ class ShapeCosts:
         """
         give_back()
         self._check_memory(batch_size, context)
-        settings = ProfileSettings(
-            [batch_size], [context], list(self.num_tokens), self.repeats, self.seed
-        )
+        settings = PassSettings([batch_size], [context], list(self.num_tokens), self.repeats)
         try:
             targets, drafter = self._models or self._build()
             profiles = [
@@ -147,14 +146,12 @@ class ShapeCosts:
         self._models = targets, drafter
         return self._models
 
-    def _profile(
-        self, target: Target, drafter: Eagle1 | None, settings: ProfileSettings
-    ) -> Profile:
+    def _profile(self, target: Target, drafter: Eagle1 | None, settings: PassSettings) -> Profile:
         target.graphs = (
             None if self.new_capture is None else VerifyGraphs(target, self.new_capture())
         )
         try:
-            return NoiseProfiler(target, drafter, settings).run()
+            return NoiseProfiler(target, drafter, settings, seed=self.seed).run()
         finally:
             target.graphs = None
             give_back()  # graphs hold each other, and a block as large as the cache

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from eagle_lab.bench.profile import overhead
-from eagle_lab.bench.profile.overhead import OVERHEAD_COLUMNS, measure_overhead
+from eagle_lab.bench.profile.overhead import measure_overhead
+from eagle_lab.columns import OVERHEAD, csv_names
 from eagle_lab.drafters.eagle1.network import Eagle1, Eagle1Config
 from eagle_lab.engine.clock import Clock
 from eagle_lab.engine.draft_tree import DraftTree
@@ -39,7 +40,7 @@ class Slow(Vanilla):
 
 def test_time_spent_drafting_without_a_model_is_overhead():
     row = measure_overhead(tiny_target(), Method("slow", Slow()), PROMPTS, max_new_tokens=6)
-    assert set(row) == set(OVERHEAD_COLUMNS)
+    assert set(row) == set(csv_names(OVERHEAD))
     assert (row["num_cycles"], row["batch_size"]) == (5, 2)
     assert row["overhead_low_ms"] >= 1000 * SLEEP
     assert row["cycle_ms"] >= row["models_ms"] > 0

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from eagle_lab.bench.profile.cost_model import PREDICTION_COLUMNS, BenchFacts, predict
+from eagle_lab.bench.profile.cost_model import BenchFacts, predict
+from eagle_lab.columns import PREDICTIONS, csv_names
 from eagle_lab.errors import UserError
 
 OVERHEAD = {"vanilla": 1.0, "eagle_chain": 2.0, "eagle_dynamic": 4.0}
@@ -60,7 +61,7 @@ def test_a_prediction_is_tau_plain_steps_over_a_cycle():
     assert (best["method"], best["depth"], best["tau_micro"]) == ("eagle_chain", 1, 1.6)
     assert best["predicted_speedup"] == pytest.approx(1.6 * 51 / (3.6 + 52 + 2))
     assert best["decode_speedup"] is None
-    assert set(best) == set(PREDICTION_COLUMNS)
+    assert set(best) == set(csv_names(PREDICTIONS))
 
 
 def test_of_two_chains_the_better_one_is_marked():

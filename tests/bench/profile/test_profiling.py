@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 import torch
 
 from eagle_lab.bench.profile import profiler
-from eagle_lab.bench.profile.limits import CURVE_COLUMNS, WORK_COLUMNS, Model, Profile, Setting
+from eagle_lab.bench.profile.limits import Model, Profile, Setting
 from eagle_lab.bench.profile.passes import DraftPasses, PlainPasses, TargetPasses
-from eagle_lab.bench.profile.profiler import Profiler, ProfileSettings
+from eagle_lab.bench.profile.profiler import Profiler
+from eagle_lab.bench.profile.settings import PassSettings
+from eagle_lab.columns import CURVES, WORK, csv_names
 from eagle_lab.drafters.eagle1.network import Eagle1, Eagle1Config
 from eagle_lab.errors import UserError
 from eagle_lab.targets.load import load_target
@@ -19,7 +22,7 @@ from eagle_lab.targets.target import Target
 from eagle_lab.targets.tiny import ARCHITECTURES
 from tests.bench.fakes import tiny_target
 
-SMALL = ProfileSettings(batch_sizes=[1, 2], contexts=[5, 9], num_tokens=[1, 3], repeats=2)
+SMALL = PassSettings(batch_sizes=[1, 2], contexts=[5, 9], num_tokens=[1, 3], repeats=2)
 
 
 @pytest.fixture(scope="module")
@@ -69,11 +72,11 @@ def test_a_draft_step_does_not_depend_on_its_siblings_or_on_earlier_steps(drafte
 
 def test_rows_hold_every_pass_of_the_engine_in_order(drafter: Eagle1):
     rows = Profiler(tiny_target(), drafter, SMALL).run().rows()
-    places = [tuple(row[name] for name in CURVE_COLUMNS[:4]) for row in rows]
+    places = [tuple(row[name] for name in csv_names(CURVES)[:4]) for row in rows]
     sizes = [(b, c, n) for b in (1, 2) for c in (5, 9) for n in (1, 3)]
     assert places == [(name, *size) for name in ("target", "draft") for size in sizes]
     for row in rows:
-        assert set(row) == {*CURVE_COLUMNS, *WORK_COLUMNS}
+        assert set(row) == set(csv_names((*CURVES, *WORK)))
         assert 0 < row["low_ms"] <= row["median_ms"] <= row["high_ms"]
         assert (row["plain_median_ms"] is None) == (row["model_pass"] == "draft")
         assert row["read_share"] > 0 and row["arithmetic_share"] > 0
@@ -97,7 +100,7 @@ def test_every_round_times_every_pass_once_in_another_order(monkeypatch: pytest.
                 yield run
 
     monkeypatch.setattr(profiler, "TargetPasses", Recorded)
-    settings = ProfileSettings(batch_sizes=[1], contexts=[4, 6], num_tokens=[1, 2, 3], repeats=3)
+    settings = PassSettings(batch_sizes=[1], contexts=[4, 6], num_tokens=[1, 2, 3], repeats=3)
     profile = Profiler(tiny_target(), None, settings).run()
     assert all(len(times) == 3 for times in profile.milliseconds.values())
     rounds = [order[start : start + 6] for start in range(0, 24, 6)]  # the first one warms up
@@ -120,7 +123,7 @@ def test_rows_follow_from_the_timings():
     }
     profile = Profile(times, {"read": 8e9, "float32": 100e9}, {"target": model}, "float32")
     one, four = profile.rows()
-    assert [one[name] for name in CURVE_COLUMNS[4:]] == [10, 10, 12, 30]
+    assert [one[name] for name in csv_names(CURVES)[4:]] == [10, 10, 12, 30]
     assert (four["relative_cost"], four["plain_relative_cost"]) == (2, 2)
     assert one["gigabytes_per_second"] == pytest.approx(4)  # 40 MB in 10 ms
     assert one["read_share"] == pytest.approx(0.5)
@@ -159,11 +162,11 @@ def test_a_drafter_works_with_its_own_vocabulary():
 )
 def test_a_mistaken_setting_is_named(changes: dict, words: str):
     with pytest.raises(UserError, match=words):
-        ProfileSettings(**{"batch_sizes": [1], "contexts": [8], "num_tokens": [1], **changes})
+        replace(SMALL, **changes)
 
 
 def test_a_context_that_does_not_fit_is_named():
-    settings = ProfileSettings(batch_sizes=[1], contexts=[2040], num_tokens=[1, 16])
+    settings = PassSettings(batch_sizes=[1], contexts=[2040], num_tokens=[1, 16], repeats=1)
     with pytest.raises(UserError, match=r"2040.*16.*2056.*2048"):
         Profiler(tiny_target(), None, settings)
 

@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from eagle_lab.bench.profile import shapes
-from eagle_lab.bench.profile.cost_model import CROSSOVER_COLUMNS, Assumed, crossover
+from eagle_lab.bench.profile.cost_model import Assumed, crossover
 from eagle_lab.bench.profile.limits import Model, Profile, Setting
 from eagle_lab.bench.profile.profiler import NoiseTargetPasses
 from eagle_lab.bench.profile.shapes import ShapeCosts, extrapolated
+from eagle_lab.columns import CROSSOVER, csv_names
 from eagle_lab.engine.draft_tree import DraftTree
 from eagle_lab.errors import Infeasible, UserError
 from eagle_lab.targets.cuda.graphs import CacheGraphs, VerifyGraphs
@@ -180,7 +181,7 @@ def test_speculation_stops_paying_where_tokens_are_dear():
         [*curves(1, 0.0), *curves(64, 10.0)],
         Assumed(acceptance=[0.5], longest=2, tree_taus=[3.0], depth=3, width=2, num_nodes=7),
     )
-    assert [tuple(row) for row in rows] == [CROSSOVER_COLUMNS] * 4
+    assert [tuple(row) for row in rows] == [csv_names(CROSSOVER)] * 4
     chain, tree, dear_chain, dear_tree = rows
     # two tokens: 1 + 0.5 + 0.25 tokens in 10 + 2 ms against one in 10; one token: 1.5 in 11
     assert (chain["depth"], chain["tau"]) == (2, 1.75)
