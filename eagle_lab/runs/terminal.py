@@ -89,10 +89,11 @@ def show_profile(
     keys = ("method", "batch_size", "cycle_ms", "models_ms", "overhead_ms")
     console.print(table(pick(OVERHEAD, *keys), overhead, "a cycle of decoding"))
     if predictions:
-        keys = ("tau_micro", "predicted_speedup", "decode_speedup", "best")
-        columns = (*pick(PREDICTIONS, "method"), TREE, *pick(PREDICTIONS, *keys))
+        method, *others = pick(
+            PREDICTIONS, "method", "tau_micro", "predicted_speedup", "decode_speedup", "best"
+        )
         title = "speedup predicted from costs and acceptance"
-        console.print(table(columns, _with_trees(predictions), title))
+        console.print(table((method, TREE, *others), _with_trees(predictions), title))
 
 
 def curve_table(rows: Sequence[Row]) -> Table:
