@@ -61,8 +61,5 @@ def test_equal_siblings_of_joined_branches_are_one_node():
     assert tree.valid.int().tolist() == [[1, 1, 1, 1, 1, 1], [1, 1, 0, 0, 0, 0]]
     assert tree.max_depth == 3
 
-
-def test_no_branch_is_an_empty_draft():
-    tree = DraftTree.from_branches(torch.tensor([9, 8]), [[], [[]]])
-    assert tree.tokens.tolist() == [[9], [8]]
-    assert tree.max_depth == 0
+    empty = DraftTree.from_branches(torch.tensor([9, 8]), [[], [[]]])
+    assert (empty.tokens.tolist(), empty.max_depth) == ([[9], [8]], 0)

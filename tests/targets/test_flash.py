@@ -22,8 +22,6 @@ from eagle_lab.targets.tiny import ARCHITECTURES, tiny_random
 
 CPU = torch.device("cpu")
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-
-
 needs_torch_flash = pytest.mark.skipif(
     not flash.torch_has_flash(), reason="needs the kernel of torch 2.12"
 )
@@ -83,20 +81,10 @@ def stand_ins(monkeypatch):
 
 
 @pytest.mark.parametrize(("heads", "kv"), [(4, 2), (3, 1), (2, 2)])
-@pytest.mark.parametrize("kernel", [flash._flash_attn, flash._torch_flash])
-def test_kernels_are_given_the_cache_as_it_lies(stand_ins, kernel, heads, kv):
-    assert flash.agrees(kernel, CPU, torch.float32, heads, kv, 16)
-
-
-def test_the_package_is_given_the_soft_cap(stand_ins):
-    assert flash.agrees(flash._flash_attn, CPU, torch.float32, 4, 2, 16, softcap=2.0)
-
-
-def wrong(change):
-    def kernel(*case):
-        return change(*prefix_part(*case))
-
-    return kernel
+def test_kernels_read_the_cache_where_it_lies(stand_ins, heads, kv):
+    for kernel in (flash._flash_attn, flash._torch_flash):
+        assert flash.agrees(kernel, CPU, torch.float32, heads, kv, 16)
+    assert flash.agrees(flash._flash_attn, CPU, torch.float32, heads, kv, 16, softcap=2.0)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +100,11 @@ def wrong(change):
 )
 def test_a_kernel_that_answers_otherwise_is_not_used(change):
     assert flash.agrees(prefix_part, CPU, torch.float32, 4, 2, 16)
-    assert not flash.agrees(wrong(change), CPU, torch.float32, 4, 2, 16)
+
+    def wrong(*case):
+        return change(*prefix_part(*case))
+
+    assert not flash.agrees(wrong, CPU, torch.float32, 4, 2, 16)
 
 
 def test_there_is_no_kernel_on_a_cpu():

@@ -67,6 +67,7 @@ def refusal(**arguments) -> str:
         ({"name": "a/b/c"}, "a/b/c", ""),
         ({"name": "tiny_random", "dtype": "float23"}, "float23", "float32"),
         ({"name": "tiny_random", "device": "gpu"}, "gpu", "cpu"),
+        ({"name": "tiny_random", "attention": "flash"}, "flash", "split"),
         ({"name": "tiny_random", "threads": 0}, "threads=0", ""),
         ({"name": "tiny_random", "architecture": "llama4"}, "llama4", "llama"),
         ({"name": "tiny_random", "device": "cpu", "graphs": True}, "graphs=true", "auto"),

@@ -30,6 +30,8 @@ def test_greedy_text_does_not_repeat_one_token(architecture, tied):
         do_sample=False,
     )
     assert len(set(output[0, prompt.shape[1] :].tolist())) >= 10
+    head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
+    assert (head.weight is embedding.weight) is tied
 
 
 def test_weights_depend_on_the_seed_alone():
@@ -44,13 +46,6 @@ def test_weights_depend_on_the_seed_alone():
     assert not torch.equal(first["lm_head.weight"], other["lm_head.weight"])
 
 
-@pytest.mark.parametrize(("architecture", "tied"), VARIANTS)
-def test_heads_are_tied_or_not(architecture, tied):
-    model, _ = tiny_random(architecture, tied_head=tied)
-    same = model.get_output_embeddings().weight is model.get_input_embeddings().weight
-    assert same is tied
-
-
 def test_the_quirks_are_there():
     config = tiny_random("llama")[0].config
     assert config.head_dim * config.num_attention_heads != config.hidden_size
@@ -62,15 +57,11 @@ def test_the_quirks_are_there():
     assert set(tiny_random("gemma3_text")[0].config.layer_types) == set(gemma.layer_types)
     assert hasattr(tiny_random("qwen3")[0].model.layers[0].self_attn, "q_norm")
     assert tiny_random("qwen2")[0].model.layers[0].self_attn.q_proj.bias is not None
-
-
-def test_fewer_layers():
-    model, _ = tiny_random("llama", num_hidden_layers=3)
-    assert len(model.model.layers) == 3
+    assert len(tiny_random("llama", num_hidden_layers=3)[0].model.layers) == 3
 
 
 def test_an_unknown_architecture_names_the_nearest():
-    with pytest.raises(UserError, match="Did you mean 'gemma2'"):
+    with pytest.raises(UserError, match="'gemma'.*'gemma2'"):
         tiny_random("gemma")
 
 
