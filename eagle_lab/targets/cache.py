@@ -24,9 +24,10 @@ _ROUND = 64
 
 
 class TreeCache:
-    """Keys and values of all layers, [L, 2, B, kv, C, d], allocated at the first write.
+    """Keys and values of all layers.
 
     Attributes:
+        store: [L, 2, B, kv, C, d], allocated at the first write; None before.
         lengths: [B] committed slots of each row.
         max_length: their maximum, on the host.
         fast: whether to write and attend by the CPU kernels (`cpu.ops`) where they apply.
@@ -48,32 +49,27 @@ class TreeCache:
         self.lengths = torch.zeros(num_rows, dtype=torch.long, device=device)
         self.max_length = 0
         self._rows = torch.arange(num_rows, device=device)
-        self._store: Tensor | None = None
-
-    @property
-    def store(self) -> Tensor | None:
-        """Keys and values, [L, 2, B, kv, C, d]; None before the first write."""
-        return self._store
+        self.store: Tensor | None = None
 
     def over(self, store: Tensor, lengths: Tensor, max_length: int) -> TreeCache:
         """A cache of the same kind that works in `store`, with `lengths` up to `max_length`."""
         other = copy.copy(self)
-        other.lengths, other.max_length, other._store = lengths, max_length, store
+        other.lengths, other.max_length, other.store = lengths, max_length, store
         other._rows = torch.arange(len(lengths), device=lengths.device)
         return other
 
     def move_to(self, store: Tensor) -> None:
         """Continue in `store`, which has at least as many rows and room for every slot in use."""
-        assert self._store is not None, "nothing to move"
-        rows, capacity = len(self.lengths), min(self._store.shape[4], store.shape[4])
-        store[:, :, :rows, :, :capacity] = self._store[..., :capacity, :]
-        self._store = store[:, :, :rows]
+        assert self.store is not None, "nothing to move"
+        rows, capacity = len(self.lengths), min(self.store.shape[4], store.shape[4])
+        store[:, :, :rows, :, :capacity] = self.store[..., :capacity, :]
+        self.store = store[:, :, :rows]
 
     def copy_from(self, other: TreeCache) -> None:
         """Hold what `other`, a cache of the same kind, holds."""
         self.lengths, self.max_length = other.lengths.clone(), other.max_length
         self._rows = other._rows
-        self._store = None if other._store is None else other._store.clone()
+        self.store = None if other.store is None else other.store.clone()
 
     def write(self, layer: int, key: Tensor, value: Tensor, offset: int) -> tuple[Tensor, Tensor]:
         """Put `key`, `value` [B, kv, N, d] at slots len + offset of `layer`.
@@ -106,7 +102,7 @@ class TreeCache:
 
         `like` [..., kv, ..., d] as in `room`.
         """
-        store = self._store
+        store = self.store
         if store is not None and store.shape[4] >= capacity:
             return store
         if store is not None:
@@ -118,7 +114,7 @@ class TreeCache:
         grown = torch.zeros(shape, dtype=like.dtype, device=like.device)
         if store is not None:
             grown[..., : store.shape[4], :] = store
-        self._store = grown
+        self.store = grown
         return grown
 
     def advance(self, counts: Tensor, max_length: int | None = None) -> None:
@@ -150,12 +146,12 @@ class TreeCache:
             moved: False if every path stays where it is.
             max_length: see `advance`.
         """
-        if self._store is not None and moved:
+        if self.store is not None and moved:
             steps = torch.arange(path.shape[1], device=path.device)
             source = torch.where(steps < counts[:, None], path, steps) + self.lengths[:, None]
             target = steps + self.lengths[:, None]
             rows = self._rows[:, None]
-            self._store[:, :, rows, :, target] = self._store[:, :, rows, :, source]
+            self.store[:, :, rows, :, target] = self.store[:, :, rows, :, source]
         self.advance(counts, max_length)
 
     def select(self, rows: Sequence[int]) -> None:
@@ -167,8 +163,8 @@ class TreeCache:
         self.lengths = self.lengths[index]
         self.max_length = int(self.lengths.max()) if len(rows) else 0
         self._rows = torch.arange(len(rows), device=self.lengths.device)
-        if self._store is not None:
+        if self.store is not None:
             moved = [place for place, row in enumerate(rows) if place != row]
             if moved:
-                self._store[:, :, moved] = self._store[:, :, index[moved]]
-            self._store = self._store[:, :, : len(rows)]
+                self.store[:, :, moved] = self.store[:, :, index[moved]]
+            self.store = self.store[:, :, : len(rows)]

