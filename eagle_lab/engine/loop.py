@@ -1,7 +1,9 @@
 """The loop that serves every method: propose, score, verify, keep, observe.
 
-It knows no method: what a method is lies in its proposer, and what text comes out follows from
-the target and the sampling distribution alone.
+    rows = decode(target, proposer, prompts, sampling=Sampling(temperature=1.0))
+
+It knows no method, which is all in its proposer; the text that comes out follows from the target
+and the sampling distribution alone.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from eagle_lab.errors import UserError
 
 
 class Scorer(Protocol):
-    """What judges drafts: a `Target`, or what stands in for one (`evaluation.replay`).
+    """What judges drafts: a `Target`, or what stands in for one (`bench.replay`).
 
     Attributes:
         name: for messages.
@@ -73,7 +75,7 @@ def decode(
             row's index.
         on_tokens: called with (row, new tokens) as they arrive.
         keep_features: also return the target's features.
-        keep_confidences: also return how confident the drafter was of what the target judged.
+        keep_confidences: also return the drafter's confidence in each token that was judged.
 
     Raises:
         UserError: for an empty prompt, or one that does not fit the context.
@@ -102,7 +104,7 @@ def decode(
 
 
 def _begin(target: Scorer, proposer: Proposer, context: Context, record: Record) -> None:
-    """Read the prompts and add the first token: the target's own, on an empty tree."""
+    """Read the prompts and add the first token: the bonus token of an empty tree."""
     scores = target.prefill(context.tokens, context.cache)
     tree = DraftTree.root_only(context.roots)
     acceptance = verify(tree, scores.logits, context.sampling, context.verify_uniforms(tree))
@@ -110,10 +112,10 @@ def _begin(target: Scorer, proposer: Proposer, context: Context, record: Record)
     context.append(outcome.new_tokens, acceptance.bonus_token)
     record.keep_prompt_features(scores.features)
 
-    going_on = record.emit_first(outcome.new_tokens)
-    if len(going_on) < len(outcome.new_tokens):
-        context.select(going_on)
-        scores = scores.select(going_on)
+    remaining = record.emit_first(outcome.new_tokens)
+    if len(remaining) < len(outcome.new_tokens):
+        context.select(remaining)
+        scores = scores.select(remaining)
     if record.rows:
         proposer.begin(context, scores.features)
 
@@ -132,11 +134,11 @@ def _cycle(
     context.keep(acceptance, outcome)
     record.keep(tree, scores, acceptance, outcome)
 
-    going_on = record.emit(outcome)
-    if len(going_on) < len(outcome.new_tokens):
-        context.select(going_on)
-        proposer.select(going_on)
-        acceptance, scores = acceptance.select(going_on), scores.select(going_on)
+    remaining = record.emit(outcome)
+    if len(remaining) < len(outcome.new_tokens):
+        context.select(remaining)
+        proposer.select(remaining)
+        acceptance, scores = acceptance.select(remaining), scores.select(remaining)
     laps.end()
     if record.rows:
         proposer.observe(context, acceptance, scores)

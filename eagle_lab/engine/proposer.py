@@ -1,11 +1,11 @@
-"""What a proposer is: the code that drafts, one batch of trees per cycle.
+"""The proposer: what drafts, one batch of trees per cycle, and the rows' state that it sees.
 
 The loop calls, in this order,
 
     begin(context, features)                  once, after the prefill
     propose(context) -> DraftTree             every cycle
     select(rows)                              whenever rows finish
-    observe(context, acceptance, scores)      after every cycle, for the rows that go on
+    observe(context, acceptance, scores)      after every cycle, for the rows that remain
 
 A proposer never sees a row that has finished: output is cut before anything observes it.
 """
@@ -49,7 +49,7 @@ class Context:
 
     @property
     def root_positions(self) -> Tensor:
-        """[B] places of the roots in their rows, known to the host without asking the cache."""
+        """[B] places of the roots in their rows, on the host."""
         return torch.tensor([len(row) - 1 for row in self.tokens])
 
     def append(self, new_tokens: list[list[int]], roots: Tensor) -> None:
@@ -86,17 +86,17 @@ class Context:
 class Proposer(ABC):
     """Drafts trees for a batch of rows; the base of every method.
 
-    A new one sets `max_nodes` and writes `propose`. It overrides the other calls where it remembers
-    or learns something, and sets an attribute below where its default does not hold.
+    A new one sets `max_nodes` and writes `propose`. It overrides the other calls where it has state
+    to keep, and sets an attribute below where its default does not hold.
 
     Attributes:
         max_nodes: most nodes a tree of this proposer has, the root not counted.
         sizes: depth, width and num_nodes of its trees as a bench shows them, where these are not
             its settings of the same names.
-        context_length: most tokens of a text that what drafts can read, a draft included; None
-            where only the target's own context counts.
+        context_length: most tokens of a text that the drafting model reads, a draft included; None
+            where only the target's context counts.
         draws_children: whether children are drawn at T > 0, so that judging them needs the
-            target's whole distribution; a replay of known answers has none.
+            target's whole distribution; a replay of answers has none.
         reads_all_scores: whether `observe` reads scores of nodes that were not accepted; a replay
             has none.
         remembers_answers: whether drafts depend on earlier batches, so that no decoding can be

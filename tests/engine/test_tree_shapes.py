@@ -123,5 +123,5 @@ def test_trees_of_drawn_children_cannot_be_joined():
         lambda: graft(drawn, *padded([[1], [1]])),
         lambda: clear_rows(drawn, torch.tensor([True, True])),
     ):
-        with pytest.raises(ValueError, match="chosen"):
+        with pytest.raises(ValueError):
             join()
