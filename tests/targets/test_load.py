@@ -31,8 +31,6 @@ def test_a_saved_model_scores_like_the_one_in_memory(folder, as_path):
     torch.testing.assert_close(scores.logits[0, 0], expected, atol=1e-4, rtol=1e-4)
     assert (loaded.name, loaded.eos_ids, loaded.context_length) == ("tiny-qwen", {2}, 2048)
     assert loaded.tokenizer.chat_template
-    half = load_target(**arguments, device="cpu", dtype="bfloat16")
-    assert half.fingerprint == loaded.fingerprint  # of the weights, in any precision
 
 
 def test_dtype_and_threads():
