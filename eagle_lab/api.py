@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from eagle_lab.data.chat import ChatTemplate
-from eagle_lab.drafters.checkpoint import drafter_folder, load_drafter
-from eagle_lab.drafters.eagle1.network import Eagle1
+from eagle_lab.drafters.base import Drafter
+from eagle_lab.drafters.checkpoint import load_drafter
+from eagle_lab.drafters.folder import drafter_folder
 from eagle_lab.engine.loop import decode
 from eagle_lab.engine.proposer import Proposer
 from eagle_lab.engine.record import Generation
@@ -55,7 +56,7 @@ class Answer:
 
 def generate(
     target: Target | str,
-    drafter: Eagle1 | str | Path | None,
+    drafter: Drafter | str | Path | None,
     prompts: Prompt | Sequence[Prompt],
     *,
     max_new_tokens: int = 256,
@@ -115,7 +116,7 @@ def generate(
 
 
 def stream(
-    target: Target | str, drafter: Eagle1 | str | Path | None, prompt: Prompt, **options: object
+    target: Target | str, drafter: Drafter | str | Path | None, prompt: Prompt, **options: object
 ) -> Iterator[str]:
     """Yield one prompt's answer in the bursts in which the cycles emit it.
 
@@ -151,9 +152,9 @@ def stream(
         worker.join()
 
 
-def default_proposer(target: Target, drafter: Eagle1 | str | Path | None) -> Proposer:
+def default_proposer(target: Target, drafter: Drafter | str | Path | None) -> Proposer:
     """A dynamic tree (EAGLE-2) with this drafter, of a size that pays on the target's device."""
-    if not isinstance(drafter, Eagle1):
+    if not isinstance(drafter, Drafter):
         drafter, _ = load_drafter(
             drafter_folder(drafter, target), target, rounded=target.fast_layers
         )

@@ -2,8 +2,9 @@
 
 `Config` is the schema: a key that is not in it is an error in any file and on the command line. A
 section that a part of the library takes is that part's own dataclass, from a module that needs no
-torch: it names keys and types and checks the values, when `settings_of` makes it. Defaults and the
-words for each key stand in conf/*.yaml.
+torch: it names keys and types and checks the values, when `settings_of` makes it. The schema of
+`drafter` belongs to the kind that is chosen. Defaults and the words for each key stand in
+conf/*.yaml.
 
     from eagle_lab.config import compose
     config = compose(["+experiment=bench", "tree.depth=4"])
@@ -13,8 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, is_dataclass
-from typing import Any, get_type_hints
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 import hydra
 from hydra.core.config_store import ConfigStore
@@ -26,6 +27,10 @@ from eagle_lab.bench.profile.settings import ProfileSettings
 from eagle_lab.catalog import CONF_DIR
 from eagle_lab.errors import UserError
 from eagle_lab.failures import explain, unknown
+from eagle_lab.training.settings import TrainerSettings
+
+if TYPE_CHECKING:
+    from eagle_lab.drafters.base import Drafter
 
 
 @dataclass
@@ -41,15 +46,12 @@ class TargetConfig:
 
 @dataclass
 class DrafterConfig:
-    """The drafting network: which one, where a trained one lies, switches for a new one."""
+    """Keys of every drafter; a kind's own are its `Settings`."""
 
-    kind: str = MISSING
+    kind: str | None = None
+    _target_: str | None = None
     path: str | None = None
     round_weights: bool | None = None
-    inner_norm: bool = MISSING
-    draft_vocab_size: int | None = None
-    fc_bias: bool = MISSING
-    intermediate_size: int | None = None
 
 
 @dataclass
@@ -119,40 +121,6 @@ class GridConfig:
 
 
 @dataclass
-class TrainerConfig:
-    """Training of a drafter; read by `tasks.train`."""
-
-    max_epochs: int | None = None
-    max_minutes: float | None = None
-    init_from: str | None = None
-    least_squares_start: bool = MISSING
-    max_tokens: int | None = None
-    val_fraction: float = MISSING
-    supervise: str = MISSING
-    max_length: int = MISSING
-    batch_tokens: int = MISSING
-    accumulate: int = MISSING
-    precision: str = MISSING
-    learning_rate: float = MISSING
-    warmup_steps: int = MISSING
-    schedule: str = MISSING
-    final_learning_rate: float = MISSING
-    beta1: float = MISSING
-    beta2: float = MISSING
-    weight_decay: float = MISSING
-    clip_norm: float = MISSING
-    feature_weight: float = MISSING
-    token_weight: float = MISSING
-    noise: float = MISSING
-    ttt_steps: int = MISSING
-    step_decay: float = MISSING
-    val_depth: int = MISSING
-    val_every_steps: int | None = None
-    log_every_steps: int = MISSING
-    checkpoint_minutes: float = MISSING
-    save_precision: str = MISSING
-
-
 @dataclass
 class ReportConfig:
     """What the report task reads."""
@@ -178,14 +146,14 @@ class Config:
     attention: str = MISSING
     graphs: str = MISSING
     target: TargetConfig = field(default_factory=TargetConfig)
-    drafter: DrafterConfig = field(default_factory=DrafterConfig)
+    drafter: dict[str, Any] = field(default_factory=lambda: {"path": None, "round_weights": None})
     draft_model: DraftModelConfig = field(default_factory=DraftModelConfig)
     data: DataConfig = field(default_factory=DataConfig)
     tree: TreeConfig = field(default_factory=TreeConfig)
     method: dict[str, Any] = field(default_factory=dict)
     eval: EvalConfig = field(default_factory=EvalConfig)
     grid: GridConfig = field(default_factory=GridConfig)
-    trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    trainer: TrainerSettings = MISSING
     profile: ProfileSettings = MISSING
     logger: dict[str, Any] = field(default_factory=dict)  # a Lightning logger's, by `_target_`
     report: ReportConfig = field(default_factory=ReportConfig)
@@ -235,6 +203,32 @@ def check(config: DictConfig) -> None:
         raise UserError(explain(error) or str(error)) from error
     if missing:
         raise UserError(f"{missing[0]} must be given: {missing[0]}=VALUE")
+    if config.task != "report":  # which opens without torch
+        drafter_kind(config)
+
+
+def drafter_kind(config: DictConfig) -> tuple[type[Drafter], Any]:
+    """The kind of drafter that `config.drafter` names, and its `Settings` for a new one.
+
+    Raises:
+        UserError: no such kind, a key that it does not have, or a value of a wrong type.
+    """
+    from eagle_lab.drafters.checkpoint import class_of
+
+    asked = config.drafter
+    path = asked.get("_target_")
+    kind = class_of(str(path or asked.get("kind")), "drafter._target_" if path else "drafter.kind")
+    own, common = ([one.name for one in fields(part)] for part in (kind.Settings, DrafterConfig))
+    for key in map(str, asked):
+        if key not in own + common:
+            names = [f"drafter.{name}" for name in own + common]
+            raise UserError(unknown(f"drafter.{key}", names, "key"))
+    try:
+        OmegaConf.merge(OmegaConf.structured(DrafterConfig), OmegaConf.masked_copy(asked, common))
+        mine = OmegaConf.masked_copy(asked, own)
+        return kind, OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(kind.Settings), mine))
+    except OmegaConfBaseException as error:
+        raise UserError(f"drafter.{explain(error) or error}") from error
 
 
 def settings_of(section: DictConfig) -> Any:

@@ -28,10 +28,10 @@ TASKS = {
     **{
         name: f"eagle_lab.tasks.{name}"
         for name in (
-            "capture", "train", "train_draft", "bench", "sweep", "profile", "report",
-            "quickstart", "chat",
+            "capture", "train", "bench", "sweep", "profile", "report", "quickstart", "chat",
         )
     },
+    "train_draft": "eagle_lab.tasks.train:run_draft_model",
     "bench_gpu": "eagle_lab.tasks.gpu",
     "bench_gpu_shapes": "eagle_lab.tasks.gpu:run_shapes",
 }  # fmt: skip

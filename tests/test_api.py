@@ -1,17 +1,17 @@
 """Generation from Python: whole answers, chats, and streams that add up to them."""
 
 import pytest
-import torch
 
 import eagle_lab
 from eagle_lab.api import stream
-from eagle_lab.drafters import checkpoint
+from eagle_lab.drafters import folder as drafter_folders
 from eagle_lab.drafters.checkpoint import save_drafter
-from eagle_lab.drafters.eagle1.network import Eagle1, Eagle1Config
+from eagle_lab.drafters.eagle1.network import Eagle1
 from eagle_lab.errors import UserError
 from eagle_lab.methods.vanilla import Vanilla
 from eagle_lab.targets.target import Target
 from eagle_lab.targets.tiny import tiny_random
+from tests.drafters.fakes import eagle1
 
 
 @pytest.fixture(scope="module")
@@ -21,10 +21,7 @@ def target() -> Target:
 
 @pytest.fixture(scope="module")
 def drafter(target) -> Eagle1:
-    torch.manual_seed(0)
-    network = Eagle1(Eagle1Config.from_target(target))
-    network.attach(target)
-    return network.eval()
+    return eagle1(target)
 
 
 def test_with_and_without_a_drafter_the_answer_is_the_same(target, drafter):
@@ -36,7 +33,7 @@ def test_with_and_without_a_drafter_the_answer_is_the_same(target, drafter):
 
 
 def test_without_a_drafter_the_packages_own_drafts(target, drafter, tmp_path, monkeypatch):
-    monkeypatch.setattr(checkpoint, "SHIPPED_DRAFTERS", tmp_path)
+    monkeypatch.setattr(drafter_folders, "SHIPPED_DRAFTERS", tmp_path)
     with pytest.raises(UserError, match="no drafter comes with the package for target"):
         eagle_lab.generate(target, None, "Hello", max_new_tokens=8)
     save_drafter(drafter, tmp_path / "own", target=target, training_summary={})

@@ -16,7 +16,7 @@ from hatchling.builders.wheel import WheelBuilder
 
 import eagle_lab
 from eagle_lab import run
-from eagle_lab.drafters.checkpoint import shipped_drafters
+from eagle_lab.drafters.folder import shipped_drafters
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -53,7 +53,7 @@ def test_the_unpacked_wheel_finds_its_own_configuration(wheel: Path, tmp_path: P
     zipfile.ZipFile(wheel).extractall(site)
     program = (
         "from eagle_lab.config import CONF_DIR, compose;"
-        "from eagle_lab.drafters.checkpoint import shipped_drafters;"
+        "from eagle_lab.drafters.folder import shipped_drafters;"
         "print(CONF_DIR, compose().tree.depth, *shipped_drafters())"
     )
     done = subprocess.run(

@@ -4,8 +4,6 @@ Reads the store's masks once: conversations without a token to learn from are sk
 longer ones are cut and counted, and the rest is split by conversation. Batches are packed (see
 packing.py); the training loader resumes in the middle of an epoch.
 
-How a store becomes batches, and what became of its conversations.
-
 Conversations of a feature store: how they are split, and as documents to train on.
 
 Knows nothing of drafters or losses. A store is anything with `len()`, `lengths()` and `[i]` that
@@ -30,39 +28,8 @@ from torch.utils.data import DataLoader, Dataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from eagle_lab.data.batches import Document, PackedBatchSampler, pack
-from eagle_lab.errors import UserError, choose
-
-ANSWERS, ALL = "answers", "all"
-
-
-@dataclass(frozen=True)
-class DataSettings:
-    """How a store becomes batches.
-
-    Attributes:
-        batch_tokens: tokens of a batch, on average.
-        max_length: conversations are cut to this many tokens.
-        val_fraction: share of the conversations held out.
-        max_tokens: train on at most this many tokens, a random share of all stores that a larger
-            share holds; None for all. What is held out does not depend on it.
-        seed: of split and order.
-        supervise: what is learned of a conversation: the assistant's tokens (`answers`), or the
-            user's and the template's, too (`all`). What is held out are answers either way.
-    """
-
-    batch_tokens: int
-    max_length: int
-    val_fraction: float
-    max_tokens: int | None
-    seed: int
-    supervise: str = ANSWERS
-
-    def __post_init__(self) -> None:
-        choose(self.supervise, (ANSWERS, ALL), "trainer.supervise")
-        for name, lowest in (("batch_tokens", 1), ("max_length", 3), ("max_tokens", 1)):
-            value = getattr(self, name)
-            if value is not None and value < lowest:
-                raise UserError(f"trainer.{name}={value}; allowed: {lowest} or more")
+from eagle_lab.errors import UserError
+from eagle_lab.training.settings import ALL, DataSettings
 
 
 @dataclass(frozen=True)

@@ -1,22 +1,13 @@
-"""The drafter folder: `config.json` and `model.safetensors` (drafter tensors only).
+"""Drafters of every kind to and from a folder (see folder.py), and the class of a kind.
 
-`config.json` holds kind, dimensions, switches, the target it was trained for (name and
-fingerprint) and a summary of its training. Loading is strict: a missing, extra or misshapen
-tensor is an error, and so is a drafter whose shapes are not the target's. Equal shapes with
-another fingerprint load with a warning.
-
-Which drafter is meant: the package's own for a target, one of its own by name, or a folder.
-
-    None                     the drafter that comes with the package for exactly this target
-    "smollm2_135m_eagle1"    one that comes with the package, by name
-    anything else            a drafter folder; `./NAME` where a folder bears such a name
-
-The same on the command line (`drafter.path`, `trainer.init_from`) and from Python.
+Loading is strict: a missing, extra or misshapen tensor is an error, and so is a drafter whose
+shapes are not the target's. Equal shapes with another fingerprint load with a warning.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
 import shutil
 import warnings
@@ -27,19 +18,46 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from eagle_lab.drafters.eagle1.network import Eagle1, Eagle1Config
-from eagle_lab.drafters.folder import CONFIG_FILE, WEIGHTS_FILE
-from eagle_lab.errors import Missing, UserError, choose
+from eagle_lab.drafters.base import Drafter, DrafterConfig
+from eagle_lab.drafters.folder import CONFIG_FILE, WEIGHTS_FILE, read_config
+from eagle_lab.errors import UserError, choose
 from eagle_lab.files import open_to_others
-from eagle_lab.targets.target import Target
 
 FORMAT_VERSION = 1
-SWITCHES = ("inner_norm", "draft_vocab_size", "fc_bias")
-KINDS: dict[str, tuple[type[Eagle1Config], type[Eagle1]]] = {"eagle1": (Eagle1Config, Eagle1)}
+KINDS = {"eagle1": "eagle_lab.drafters.eagle1.network.Eagle1"}
+"""The package's own kinds; every other one is named by the dotted path of its class."""
+
+
+def class_of(name: str, what: str) -> type[Drafter]:
+    """The class of the kind `name`, or at the dotted path `name`.
+
+    Args:
+        what: said in front of a name that is wrong.
+
+    Raises:
+        UserError: an unknown kind, or a path at which there is no drafter.
+    """
+    found = _imported(name if "." in name else KINDS[choose(name, KINDS, what)], what)
+    if not (isinstance(found, type) and issubclass(found, Drafter)):
+        raise UserError(f"{what} '{name}' is no subclass of {Drafter.__module__}.Drafter")
+    return found
+
+
+def recipe_of(kind: type[Drafter]) -> Any:
+    """The `Recipe` that trains drafters of a kind."""
+    return _imported(kind.recipe, f"recipe of drafter kind '{kind.kind}'")()
+
+
+def _imported(path: str, what: str) -> Any:
+    module, _, name = path.rpartition(".")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UserError(f"{what} '{path}' cannot be imported: {error}") from error
 
 
 def save_drafter(
-    drafter: Eagle1,
+    drafter: Drafter,
     folder: str | Path,
     *,
     target: Any,
@@ -75,7 +93,7 @@ def save_drafter(
 
 def load_drafter(
     path: str | Path, target: Any, *, dtype: torch.dtype | None = None, rounded: bool = False
-) -> tuple[Eagle1, bool]:
+) -> tuple[Drafter, bool]:
     """The drafter attached to `target`, in eval mode on its device, and whether it matches.
 
     Args:
@@ -84,10 +102,11 @@ def load_drafter(
             CPU read in half the time.
 
     Raises:
-        UserError: no drafter folder, a damaged one, or one for a target of other shapes.
+        UserError: no drafter folder, a damaged one, one for a target of other shapes, or one of a
+            kind that cannot be imported.
     """
     described = read_config(path)
-    config = described["config"]
+    drafter_class, config = _rebuilt(described, Path(path) / CONFIG_FILE)
     ours, theirs = (config.hidden_size, config.vocab_size), (target.hidden_size, target.vocab_size)
     if ours != theirs:
         raise UserError(
@@ -95,7 +114,7 @@ def load_drafter(
             f"'{target.name}' has hidden size {theirs[0]} and vocabulary {theirs[1]}: "
             "it was trained for another target"
         )
-    drafter = KINDS[described["kind"]][1](config)
+    drafter = drafter_class(config)
     _load_strictly(drafter, Path(path) / WEIGHTS_FILE)
     if rounded:
         drafter.to(torch.bfloat16)
@@ -114,55 +133,37 @@ def load_drafter(
     return drafter, matches
 
 
-def read_config(path: str | Path) -> dict[str, Any]:
-    """`config.json` with its dimensions and switches rebuilt as the kind's config dataclass.
-
-    Returns:
-        {"kind", "config", "target": {"name", "fingerprint"}, "training"}.
-    """
-    path = Path(path)
-    file = path / CONFIG_FILE
-    if not file.is_file() or not (path / WEIGHTS_FILE).is_file():
-        raise UserError(
-            f"{path} is not a drafter folder: it needs {CONFIG_FILE} and {WEIGHTS_FILE}, "
-            "as written by +experiment=train"
-        )
+def _rebuilt(described: dict[str, Any], file: Path) -> tuple[type[Drafter], DrafterConfig]:
+    """The class and the configuration that a config.json describes."""
+    drafter_class = class_of(described.get("class", described["kind"]), f"drafter kind in {file}")
+    values = {**described["dimensions"], **described["switches"]}
     try:
-        raw = json.loads(file.read_text(encoding="utf-8"))
-        kind, target = raw["kind"], raw["target"]
-        fields = {**raw["dimensions"], **raw["switches"]}
-        trained_for = {"name": target["name"], "fingerprint": target["fingerprint"]}
-    except (ValueError, KeyError, TypeError) as error:
-        reason = f"no key {error}" if isinstance(error, KeyError) else error
-        raise UserError(f"{file} is not a drafter's config.json: {reason}") from error
-    config_class = KINDS[choose(kind, KINDS, f"drafter kind in {file}")][0]
-    known = {field.name for field in dataclasses.fields(config_class)}
-    if set(fields) != known:
-        odd = sorted(set(fields) ^ known)
-        raise UserError(f"{file} does not describe an {kind} drafter: check {', '.join(odd)}")
-    return {
-        "kind": kind,
-        "config": config_class(**fields),
-        "target": trained_for,
-        "training": raw.get("training", {}),
-    }
+        return drafter_class, drafter_class.Config(**values)
+    except TypeError as error:
+        raise UserError(
+            f"{file} does not describe a drafter of kind {drafter_class.kind}: {error}"
+        ) from error
 
 
-def _describe(drafter: Eagle1, target: Any, training_summary: dict[str, Any]) -> dict[str, Any]:
-    fields = dataclasses.asdict(drafter.config)
-    kind = next(name for name, (_, network) in KINDS.items() if type(drafter) is network)
+def _describe(drafter: Drafter, target: Any, training_summary: dict[str, Any]) -> dict[str, Any]:
+    own = type(drafter)
+    path = f"{own.__module__}.{own.__qualname__}"
+    values = dataclasses.asdict(drafter.config)
+    fields = dataclasses.fields(drafter.config)
+    dimensions = [field.name for field in fields if field.default is dataclasses.MISSING]
     return {
-        "kind": kind,
+        "kind": own.kind,
+        **({} if KINDS.get(own.kind) == path else {"class": path}),
         "format_version": FORMAT_VERSION,
-        "dimensions": {name: value for name, value in fields.items() if name not in SWITCHES},
-        "switches": {name: fields[name] for name in SWITCHES},
-        "description": drafter.card_paragraph,
+        "description": drafter.description,
+        "dimensions": {name: values.pop(name) for name in dimensions},
+        "switches": values,
         "target": {"name": target.name, "fingerprint": target.fingerprint},
         "training": training_summary,
     }
 
 
-def _load_strictly(drafter: Eagle1, file: Path) -> None:
+def _load_strictly(drafter: Drafter, file: Path) -> None:
     try:
         state = load_file(file)
     except (SafetensorError, OSError) as error:
@@ -174,53 +175,3 @@ def _load_strictly(drafter: Eagle1, file: Path) -> None:
         raise UserError(f"{file} does not hold the tensors its config.json says: {reason}") from (
             error
         )
-
-
-SHIPPED_DRAFTERS = Path(__file__).resolve().parent.parent / "assets" / "drafters"
-
-
-def drafter_folder(asked: str | Path | None, target: Target) -> Path:
-    """The folder of the drafter that `asked` means, see the module's table.
-
-    Raises:
-        Missing: None is asked for, and no drafter comes with the package for this target.
-        UserError: a name that is neither a folder nor a drafter of the package.
-    """
-    if asked is None:
-        folder = shipped_for(target.fingerprint)
-        if folder is None:
-            raise Missing(
-                f"no drafter comes with the package for target '{target.name}': name the folder "
-                "of one (drafter.path=FOLDER); +experiment=capture and then +experiment=train "
-                "make it"
-            )
-        return folder
-    shipped = shipped_drafters()
-    folder = shipped.get(str(asked), Path(asked).expanduser())
-    if not folder.is_dir():
-        raise UserError(
-            f"no drafter folder at '{asked}'; drafters of the package: "
-            f"{', '.join(shipped) or 'none'}"
-        )
-    return folder
-
-
-def shipped_drafters() -> dict[str, Path]:
-    """The drafters that come with the package: name -> folder."""
-    return {path.parent.name: path.parent for path in sorted(SHIPPED_DRAFTERS.glob(_CONFIGS))}
-
-
-def shipped_for(fingerprint: str) -> Path | None:
-    """The folder of the package's drafter for the target of this fingerprint, or None."""
-    for folder in shipped_drafters().values():
-        if read_config(folder)["target"]["fingerprint"] == fingerprint:
-            return folder
-    return None
-
-
-def shown_name(folder: Path) -> str:
-    """How tables name a drafter: by its path as given; one of the package's by its name."""
-    return folder.name if folder.parent == SHIPPED_DRAFTERS else str(folder)
-
-
-_CONFIGS = f"*/{CONFIG_FILE}"

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from eagle_lab.catalog import method_not_chosen, options
-from eagle_lab.drafters.checkpoint import drafter_folder, load_drafter, shown_name
-from eagle_lab.drafters.folder import weights_digest
+from eagle_lab.drafters.checkpoint import load_drafter
+from eagle_lab.drafters.folder import drafter_folder, shown_name, weights_digest
 from eagle_lab.engine.proposer import Proposer
 from eagle_lab.engine.record import Generation
 from eagle_lab.engine.sampling import Sampling

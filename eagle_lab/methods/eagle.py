@@ -30,8 +30,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eagle_lab.drafters.eagle1.fast import CacheAttend, use_fast_drafter
-from eagle_lab.drafters.eagle1.network import Eagle1
+from eagle_lab.drafters.base import CacheAttend, Drafter, named
 from eagle_lab.engine.draft_tree import DraftTree, Scores
 from eagle_lab.engine.proposer import Context, Proposer
 from eagle_lab.engine.verify import Acceptance
@@ -49,16 +48,16 @@ Draft = Callable[[TreeCache, Tensor, Tensor], DraftTree]
 class DraftGraphs:
     """A drafter's passes and whole drafts, by CUDA graphs."""
 
-    def __init__(self, drafter: Eagle1, capture: GraphCapture):
+    def __init__(self, drafter: Drafter, capture: GraphCapture):
         self._drafter = drafter
         self._graphs = CacheGraphs(capture)
         self._wholes: dict[Draft, _Whole] = {}
 
     def run(
-        self, cache: TreeCache, tokens: Tensor, features: Tensor, positions: Tensor, visible: Tensor
+        self, cache: TreeCache, tokens: Tensor, states: Tensor, positions: Tensor, visible: Tensor
     ) -> Tensor:
-        """States [B, N, H] of one pass over `tokens` [B, N]; `visible` [B, N, M]."""
-        inputs = (tokens, features, positions, visible)
+        """States [B, N, H] after `tokens` [B, N]; `states` before them, `visible` [B, N, M]."""
+        inputs = (tokens, states, positions, visible)
         return self._graphs.run(self._pass, cache, visible.shape[2], *inputs)[0]
 
     def tree(
@@ -72,10 +71,10 @@ class DraftGraphs:
         return whole.tree(self._graphs.run(whole, cache, num_slots, roots, hidden))
 
     def _pass(
-        self, cache: TreeCache, tokens: Tensor, features: Tensor, positions: Tensor, visible: Tensor
+        self, cache: TreeCache, tokens: Tensor, states: Tensor, positions: Tensor, visible: Tensor
     ) -> Tensors:
         attend = CacheAttend(TreePass(cache, positions, visible))
-        return (self._drafter(tokens, features, positions, attend),)
+        return (self._drafter(tokens, states, positions, attend),)
 
 
 class _Whole:
@@ -108,23 +107,25 @@ def states_at(states: Tensor, columns: Tensor) -> Tensor:
 class EagleProposer(Proposer):
     """What chain, static and dynamic EAGLE proposers share; they differ in `propose`."""
 
-    def __init__(self, target: Target, drafter: Eagle1):
+    def __init__(self, target: Target, drafter: Drafter):
         self.target = target
         self.drafter = drafter
         if target.fast_layers:
-            use_fast_drafter(drafter)
+            drafter.use_fast_form()
         self.graphs: DraftGraphs | None = None
         if target.graphs is not None:
             self.graphs = DraftGraphs(drafter, target.graphs.capture)
 
     @torch.no_grad()
-    def begin(self, context: Context, features: Tensor) -> None:
+    def begin(self, context: Context, features: Any) -> None:
         """Read all pairs of the prompts."""
-        self.cache = self.target.new_cache(len(context.tokens), num_layers=1)
-        width = features.shape[1]
+        num_layers = self.drafter.attention.num_layers
+        self.cache = self.target.new_cache(len(context.tokens), num_layers=num_layers)
+        states = self.drafter.encode(named(features))
+        width = states.shape[1]
         following = [row[1:] + [0] * (width + 1 - len(row)) for row in context.tokens]
         tokens = torch.tensor(following, device=context.roots.device)
-        self._extend(tokens, features, context.cache.lengths, context.cache.max_length)
+        self._extend(tokens, states, context.cache.lengths, context.cache.max_length)
 
     @torch.no_grad()
     def observe(self, context: Context, acceptance: Acceptance, scores: Scores) -> None:
@@ -132,11 +133,16 @@ class EagleProposer(Proposer):
         counts = acceptance.num_accepted + 1
         # On a GPU equal shapes and a host that does not wait are worth more than fewer pairs
         longest = int(counts.max()) if self.target.fast_layers else acceptance.path.shape[1]
-        features = states_at(scores.features, acceptance.path[:, :longest])
-        self._extend(acceptance.tokens[:, :longest], features, counts, context.cache.max_length)
+        path = acceptance.path[:, :longest]
+        accepted = {
+            name: states_at(named(scores.features)[name], path)
+            for name in self.drafter.feature_names
+        }
+        states = self.drafter.encode(accepted)
+        self._extend(acceptance.tokens[:, :longest], states, counts, context.cache.max_length)
 
-    def _extend(self, tokens: Tensor, features: Tensor, counts: Tensor, max_length: int) -> None:
-        """Commit the first `counts` [B] pairs of `features` [B, N, H] and `tokens` [B, N].
+    def _extend(self, tokens: Tensor, states: Tensor, counts: Tensor, max_length: int) -> None:
+        """Commit the first `counts` [B] pairs of `states` [B, N, H] and `tokens` [B, N].
 
         `max_length` is that of the target's cache, which is as long.
         """
@@ -144,59 +150,44 @@ class EagleProposer(Proposer):
         steps = torch.arange(num_pairs, device=tokens.device)
         visible = (steps[:, None] >= steps).expand(batch, -1, -1)
         positions = self.cache.lengths[:, None] + steps
-        hidden = self._run(self.cache, tokens, features, positions, visible)
+        hidden = self._run(self.cache, tokens, states, positions, visible)
         self.cache.advance(counts, max_length)
         # [B, 1, H] stands for the root's feature
         self.root_hidden = states_at(hidden, (counts - 1)[:, None])
 
     def guess(
-        self, cache: TreeCache, tokens: Tensor, features: Tensor, depth: int, visible: Tensor
+        self, cache: TreeCache, tokens: Tensor, states: Tensor, depth: int, visible: Tensor
     ) -> Tensor:
         """States [B, K, H] after nodes of one level, nothing committed.
 
         Args:
             cache: the proposer's, or what stands for it while a whole tree is captured.
             tokens: [B, K] the nodes, target ids.
-            features: [B, K, H] states after their parents.
+            states: [B, K, H] states after their parents.
             depth: their level, 1 for children of the root.
             visible: [B, K, M] drafted slots each node sees, its own level's K last.
         """
         positions = (cache.lengths + (depth - 1))[:, None].expand_as(tokens)
-        return self._run(cache, tokens, features, positions, visible)
+        return self._run(cache, tokens, states, positions, visible)
 
     def _run(
         self,
         cache: TreeCache,
         tokens: Tensor,
-        features: Tensor,
+        states: Tensor,
         positions: Tensor,
         visible: Tensor,
     ) -> Tensor:
         if self.graphs is not None and cache is self.cache:  # else it is a part of a capture
-            return self.graphs.run(cache, tokens, features, positions, visible)
+            return self.graphs.run(cache, tokens, states, positions, visible)
         attend = CacheAttend(TreePass(cache, positions, visible))
-        return self.drafter(tokens, features, positions, attend)
+        return self.drafter(tokens, states, positions, attend)
 
     def _check_width(self, width: int) -> None:
         """Raise `Infeasible` if the drafter has fewer tokens than a node has children."""
-        config = self.drafter.config
-        size = config.draft_vocab_size or config.vocab_size
+        size = self.drafter.draft_vocab_size
         if width > size:
             raise Infeasible(f"{width} children per node exceed the draft vocabulary of {size}")
-
-    def target_ids(self, draft_ids: Tensor) -> Tensor:
-        """Target ids of draft-vocabulary ids."""
-        mapping = self.drafter.draft_to_target
-        return draft_ids if mapping is None else mapping.take(draft_ids)
-
-    def full_distribution(self, draft_probs: Tensor) -> Tensor:
-        """A distribution over the draft vocabulary [..., D] as one over the target's [..., V]."""
-        mapping = self.drafter.draft_to_target
-        if mapping is None:
-            return draft_probs
-        distribution = draft_probs.new_zeros(*draft_probs.shape[:-1], self.target.vocab_size)
-        distribution[..., mapping] = draft_probs
-        return distribution
 
     def select(self, rows: Sequence[int]) -> None:
         """Keep only the chosen rows."""
@@ -217,7 +208,7 @@ class EagleChain(EagleProposer):
     def __init__(
         self,
         target: Target,
-        drafter: Eagle1,
+        drafter: Drafter,
         *,
         num_draft_tokens: int = 5,
         adaptive: bool = False,
@@ -241,7 +232,7 @@ class EagleChain(EagleProposer):
         self.max_nodes = num_draft_tokens
         self.stop_confidence = check_stop_confidence("eagle_chain", stop_confidence)
 
-    def begin(self, context: Context, features: Tensor) -> None:
+    def begin(self, context: Context, features: Any) -> None:
         """Read all pairs of the prompts."""
         super().begin(context, features)
         self._length.begin(len(context.tokens))
@@ -255,7 +246,7 @@ class EagleChain(EagleProposer):
             nonlocal hidden, depth
             if last is not None:
                 depth += 1
-                tokens = self.target_ids(last)[:, None]
+                tokens = self.drafter.target_ids(last)[:, None]
                 visible = torch.ones(len(last), 1, depth, dtype=torch.bool, device=last.device)
                 hidden = self.guess(self.cache, tokens, hidden, depth, visible)
             return self.drafter.logits(hidden)[:, 0]
@@ -269,10 +260,12 @@ class EagleChain(EagleProposer):
         )
         self._length.drafted(chain.counts)
         distributions = (
-            None if chain.distributions is None else self.full_distribution(chain.distributions)
+            None
+            if chain.distributions is None
+            else self.drafter.full_distribution(chain.distributions)
         )
         return DraftTree.chain(
-            context.roots, self.target_ids(chain.tokens), chain.counts, distributions
+            context.roots, self.drafter.target_ids(chain.tokens), chain.counts, distributions
         )
 
     def observe(self, context: Context, acceptance: Acceptance, scores: Scores) -> None:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from eagle_lab.drafters.eagle1.network import Eagle1
+from eagle_lab.drafters.base import Drafter
 from eagle_lab.engine.draft_tree import DraftTree, ancestors_of
 from eagle_lab.engine.proposer import Context
 from eagle_lab.engine.sampling import Purpose, draw_without_replacement
@@ -87,7 +87,7 @@ class EagleStatic(EagleProposer):
     draws_children = True
 
     def __init__(
-        self, target: Target, drafter: Eagle1, *, paths: Sequence[Sequence[int]] | None = None
+        self, target: Target, drafter: Drafter, *, paths: Sequence[Sequence[int]] | None = None
     ):
         """Raises `UserError` for a path whose parent or earlier sibling is missing, `Infeasible`
         for more siblings than the drafter has tokens.
@@ -132,12 +132,14 @@ class EagleStatic(EagleProposer):
                 children = logits.topk(level.num_children, dim=-1).indices
             else:
                 probs = context.sampling.probs(logits)
-                distributions[:, level.inner] = self.full_distribution(probs)
+                distributions[:, level.inner] = self.drafter.full_distribution(probs)
                 level_uniforms = uniforms[:, level.inner, : level.num_children]
                 children, possible = draw_without_replacement(probs, level_uniforms)
                 parent_valid = valid[:, self._parents[level.columns]]
                 valid[:, level.columns] = possible[:, level.places, level.ranks] & parent_valid
-            tokens[:, level.columns] = self.target_ids(children[:, level.places, level.ranks])
+            tokens[:, level.columns] = self.drafter.target_ids(
+                children[:, level.places, level.ranks]
+            )
         return DraftTree.build(
             tokens,
             self._parents.expand(batch, -1),
@@ -159,7 +161,7 @@ class EagleDynamic(EagleProposer):
     def __init__(
         self,
         target: Target,
-        drafter: Eagle1,
+        drafter: Drafter,
         *,
         depth: int,
         width: int,
@@ -219,4 +221,4 @@ class EagleDynamic(EagleProposer):
             log_probs, tokens = best_tokens(logits, self.width)
         else:
             log_probs, tokens = torch.log_softmax(logits, dim=-1).topk(self.width, dim=-1)
-        return log_probs, self.target_ids(tokens)
+        return log_probs, self.drafter.target_ids(tokens)

@@ -14,11 +14,11 @@ chosen, nothing drawn, so sampling stays exact.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
-from torch import Tensor
 
-from eagle_lab.drafters.eagle1.network import Eagle1
+from eagle_lab.drafters.base import Drafter
 from eagle_lab.engine.draft_tree import DraftTree, Scores
 from eagle_lab.engine.proposer import Context, Proposer
 from eagle_lab.engine.tree_shapes import clear_rows, graft
@@ -35,7 +35,7 @@ class Hybrid(Proposer):
     def __init__(
         self,
         target: Target,
-        drafter: Eagle1,
+        drafter: Drafter,
         *,
         depth: int,
         width: int,
@@ -54,7 +54,7 @@ class Hybrid(Proposer):
         self.alone_from, self.remembers_answers = alone_from, earlier_answers
         self.max_nodes = num_nodes + num_draft_tokens
 
-    def begin(self, context: Context, features: Tensor) -> None:
+    def begin(self, context: Context, features: Any) -> None:
         """Read the prompts."""
         self.copier.begin(context)
         self.eagle.begin(context, features)

@@ -9,7 +9,7 @@ from omegaconf import DictConfig
 from rich.console import Console
 
 from eagle_lab.api import generate
-from eagle_lab.drafters.checkpoint import shipped_for
+from eagle_lab.drafters.folder import shipped_for
 from eagle_lab.engine.proposer import Proposer
 from eagle_lab.errors import UserError
 from eagle_lab.methods.build import VANILLA, MethodBuilder

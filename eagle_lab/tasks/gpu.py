@@ -30,7 +30,7 @@ from eagle_lab.bench.profile.limits import HIGH, LOW
 from eagle_lab.bench.profile.settings import ProfileSettings
 from eagle_lab.bench.profile.shapes import ShapeCosts
 from eagle_lab.columns import CROSSOVER, CURVES, WORK, csv_names
-from eagle_lab.config import settings_of
+from eagle_lab.config import drafter_kind, settings_of
 from eagle_lab.errors import Infeasible, UserError, choose
 from eagle_lab.failures import one_line
 from eagle_lab.reports import load_run, make_report
@@ -46,7 +46,6 @@ FEWEST_QUESTIONS = 8
 PLACES = "places.jsonl"
 FITS = "whole_model_fits"
 """Column of summary.csv: whether the device could hold the model of which some layers are made."""
-DRAFTER_SWITCHES = ("inner_norm", "draft_vocab_size", "fc_bias", "intermediate_size")
 Part = Callable[[], list[str] | None]
 """Does its work; may name what it left out for want of time."""
 Row = dict[str, Any]
@@ -205,6 +204,7 @@ def shape_config(config: DictConfig, name: str) -> DictConfig:
 
 def costs_from(config: DictConfig, name: str) -> ShapeCosts:
     """The costs of a shape as `config` asks for them; nothing is made yet."""
+    kind, settings = drafter_kind(config)
     return ShapeCosts(
         name,
         choose_device(config.device),
@@ -212,7 +212,7 @@ def costs_from(config: DictConfig, name: str) -> ShapeCosts:
         list(config.profile.num_tokens),
         repeats=config.profile.repeats,
         seed=config.seed,
-        drafter={name: config.drafter[name] for name in DRAFTER_SWITCHES},
+        new_drafter=partial(kind.from_target, settings=settings),
         attention=config.attention,
         new_capture=job.graph_capture_from(config),
     )

@@ -25,8 +25,7 @@ from eagle_lab.bench.profile.settings import ProfileSettings
 from eagle_lab.columns import CURVES, OVERHEAD, PREDICTIONS, WORK, csv_names
 from eagle_lab.config import settings_of
 from eagle_lab.data.chat import ChatTemplate
-from eagle_lab.drafters.checkpoint import drafter_folder
-from eagle_lab.drafters.folder import weights_digest
+from eagle_lab.drafters.folder import drafter_folder, weights_digest
 from eagle_lab.errors import Missing, UserError
 from eagle_lab.methods.build import VANILLA, Method, MethodBuilder
 from eagle_lab.reports import load_run, make_report

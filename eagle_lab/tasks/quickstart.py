@@ -13,7 +13,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from eagle_lab.drafters.checkpoint import read_config, shipped_for
+from eagle_lab.drafters.folder import read_config, shipped_for
 from eagle_lab.tasks import bench, capture, sweep, train
 
 STEPS = {

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from eagle_lab.data.batches import PackedBatch
+from eagle_lab.drafters.base import named
 from eagle_lab.errors import UserError
 from eagle_lab.training.alignment import shifted_supervision
 from eagle_lab.training.base import TrainingModule
@@ -88,12 +89,14 @@ class DistillationModule(TrainingModule):
         ).last_hidden_state[0]
         counts = shifted_supervision(batch, 1)
         rows = counts.nonzero()[:, 0]
+        features = named(batch.features)["top"][rows]
         sums, correct = row_sums(
-            self,
             states[rows],
-            batch.features[rows],
-            token_labels=batch.tokens[rows + 1],
-            draft_ids=None,
+            self.logits,
+            features,
+            self.logits,
+            labels=batch.tokens[rows + 1],
+            features=features,
         )
         return counts, sums, correct
 

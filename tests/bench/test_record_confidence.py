@@ -5,25 +5,22 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-import torch
 
 from eagle_lab.bench.runner import Bench
 from eagle_lab.bench.settings import BenchSettings
-from eagle_lab.drafters.eagle1.network import Eagle1, Eagle1Config
 from eagle_lab.errors import UserError
 from eagle_lab.methods.build import Method
 from eagle_lab.methods.eagle_trees import EagleDynamic
 from tests.bench.fakes import QUESTIONS, tiny_target, vanilla
+from tests.drafters.fakes import eagle1
 
 NOTED = {"draft_confidences", "draft_accepted"}
 
 
 def test_rows_hold_confidences_only_when_asked():
     target = tiny_target()
-    torch.manual_seed(0)
-    drafter = Eagle1(Eagle1Config.from_target(target, inner_norm=True))
-    drafter.to(target.dtype).attach(target)
-    proposer = EagleDynamic(target, drafter.eval(), depth=2, width=3, num_nodes=8)
+    drafter = eagle1(target, inner_norm=True)
+    proposer = EagleDynamic(target, drafter, depth=2, width=3, num_nodes=8)
     methods = [vanilla(), Method("eagle_dynamic", proposer, depth=2, width=3, num_nodes=8)]
     plain = BenchSettings(max_new_tokens=10, timing=False)
     asked = dataclasses.replace(plain, record_confidence=True)

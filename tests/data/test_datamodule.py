@@ -7,18 +7,15 @@ import itertools
 import pytest
 import torch
 
-from eagle_lab.data.datamodule import DataSettings, DrafterDataModule, check_store
+from eagle_lab.data.datamodule import DrafterDataModule, check_store
 from eagle_lab.errors import UserError
 from tests.drafters.fakes import FakeTarget
-from tests.training.fakes import FakeStore, fake_data
-
-SETTINGS = {
-    "batch_tokens": 20, "max_length": 100, "val_fraction": 0.25, "max_tokens": None, "seed": 0
-}  # fmt: skip
+from tests.training.fakes import FakeStore, fake_data, trainer
 
 
 def data_of(store: FakeStore, **changes: int | float | str | None) -> DrafterDataModule:
-    return DrafterDataModule(store, DataSettings(**{**SETTINGS, **changes}))  # type: ignore[arg-type]
+    small = {"batch_tokens": 20, "val_fraction": 0.25}
+    return DrafterDataModule(store, trainer(**{**small, **changes}))
 
 
 def test_conversations_without_a_label_are_skipped_and_counted() -> None:

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from eagle_lab.drafters.eagle1.network import Eagle1, Eagle1Settings
+
 
 class FakeTarget:
     """Fingerprint, random embedding and head of a Llama-like target: 16 hidden units, 12 tokens."""
@@ -51,3 +53,14 @@ def causal_attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     return nn.functional.scaled_dot_product_attention(
         query, key, value, is_causal=True, enable_gqa=True
     )
+
+
+def eagle1(target: Any, kept: Tensor | None = None, *, seed: int = 0, **changes: Any) -> Eagle1:
+    """An untrained drafter in the paper's plain form but for `changes`, attached, to draft with."""
+    plain: dict[str, Any] = {"inner_norm": False, "draft_vocab_size": None, "fc_bias": False}
+    if kept is not None:
+        plain["draft_vocab_size"] = len(kept)
+    settings = Eagle1Settings(**{**plain, "intermediate_size": None, **changes})
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return Eagle1.from_target(target, settings, kept).eval()

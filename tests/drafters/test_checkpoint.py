@@ -9,10 +9,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from eagle_lab.drafters.checkpoint import load_drafter, read_config, save_drafter
-from eagle_lab.drafters.eagle1.network import Eagle1, Eagle1Config
+from eagle_lab.drafters.checkpoint import load_drafter, save_drafter
+from eagle_lab.drafters.eagle1.network import Eagle1
+from eagle_lab.drafters.folder import read_config
 from eagle_lab.errors import UserError
-from tests.drafters.fakes import FakeTarget, causal_attend
+from tests.drafters.fakes import FakeTarget, causal_attend, eagle1
 
 KEPT = torch.tensor([0, 3, 7, 8])
 
@@ -20,9 +21,7 @@ KEPT = torch.tensor([0, 3, 7, 8])
 @pytest.fixture
 def saved(tmp_path: Path) -> tuple[Eagle1, Path]:
     target = FakeTarget()
-    config = Eagle1Config.from_target(target, inner_norm=True, draft_vocab_size=len(KEPT))
-    drafter = Eagle1(config, KEPT)
-    drafter.attach(target)
+    drafter = eagle1(target, KEPT, inner_norm=True)
     folder = save_drafter(
         drafter, tmp_path / "drafter", target=target, training_summary={"epochs": 3}
     )
@@ -72,9 +71,9 @@ def test_saving_again_replaces_the_folder(saved: tuple[Eagle1, Path]) -> None:
 
 
 def test_other_shapes_are_an_error_naming_both(saved: tuple[Eagle1, Path]) -> None:
-    with pytest.raises(UserError, match="hidden size 16.*hidden size 20"):
+    with pytest.raises(UserError, match="16.*20"):
         load_drafter(saved[1], FakeTarget(hidden_size=20))
-    with pytest.raises(UserError, match="vocabulary 12.*vocabulary 13"):
+    with pytest.raises(UserError, match="12.*13"):
         load_drafter(saved[1], FakeTarget(vocab_size=13))
 
 
@@ -96,9 +95,9 @@ def test_another_fingerprint_of_the_same_shapes_warns(saved: tuple[Eagle1, Path]
     assert not matches
 
 
-def test_what_is_no_drafter_folder_says_so(tmp_path: Path) -> None:
+def test_what_is_no_drafter_folder_is_refused(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "missing"):
-        with pytest.raises(UserError, match="not a drafter folder"):
+        with pytest.raises(UserError, match=path.name):
             load_drafter(path, FakeTarget())
 
 
@@ -113,19 +112,23 @@ def test_damage_is_named(saved: tuple[Eagle1, Path]) -> None:
         with pytest.raises(UserError, match=name):
             load_drafter(saved[1], FakeTarget())
     weights.write_bytes(weights.read_bytes()[:100])
-    with pytest.raises(UserError, match="model.safetensors is damaged"):
+    with pytest.raises(UserError, match=r"model\.safetensors"):
         load_drafter(saved[1], FakeTarget())
     described = json.loads(config.read_text())
     config.write_text(json.dumps({**described, "kind": "eagle"}))
-    with pytest.raises(UserError, match="Did you mean 'eagle1'"):
+    with pytest.raises(UserError, match="'eagle'.*'eagle1'"):
         load_drafter(saved[1], FakeTarget())
+    for path in ("nowhere.Toy", "json.JSONDecoder"):  # not there; no drafter
+        config.write_text(json.dumps({**described, "class": path}))
+        with pytest.raises(UserError, match=path):
+            load_drafter(saved[1], FakeTarget())
     del described["dimensions"]["head_dim"]
     config.write_text(json.dumps(described))
     with pytest.raises(UserError, match="head_dim"):
         load_drafter(saved[1], FakeTarget())
     config.write_text("{}")
-    with pytest.raises(UserError, match=r"config\.json: no key 'kind'$"):
+    with pytest.raises(UserError, match=r"config\.json.*'kind'"):
         load_drafter(saved[1], FakeTarget())
     config.write_text("{")
-    with pytest.raises(UserError, match=r"config\.json: Expecting property name"):
+    with pytest.raises(UserError, match=r"config\.json"):
         load_drafter(saved[1], FakeTarget())

@@ -12,12 +12,13 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from eagle_lab.data.batches import Document, pack
-from eagle_lab.drafters.eagle1.network import Eagle1, Eagle1Config
+from eagle_lab.drafters.eagle1.network import Eagle1
 from eagle_lab.drafters.eagle1.recipe import least_squares_start
 from eagle_lab.engine.loop import decode
 from eagle_lab.methods.vanilla import Vanilla
 from eagle_lab.targets.target import Target
 from eagle_lab.targets.tiny import END_OF_TEXT, TURN_END, TURN_START, tiny_random
+from tests.drafters.fakes import eagle1
 
 OTHER_MERGES = "Ġ t|i n|Ġ s|o n|Ġt h|Ġth e|e a|s ea|Ġ c|a t|in g|o u|Ġ w|Ġw e".split("|")
 
@@ -30,12 +31,10 @@ def fitted_drafter(
 
     Its layer is random but small: enough that attention to another text changes the draft.
     """
-    config = Eagle1Config.from_target(target, inner_norm=True, draft_vocab_size=draft_vocab_size)
     with torch.random.fork_rng():
         torch.manual_seed(0)
         kept = torch.randperm(target.vocab_size)[:draft_vocab_size].sort().values
-        drafter = Eagle1(config, kept if draft_vocab_size else None)
-        drafter.to(target.device).attach(target)
+        drafter = eagle1(target, kept if draft_vocab_size else None, inner_norm=True)
         least_squares_start(drafter, [pack(_answered(target, prompts))])
         for output in (drafter.layers[0].self_attn.o_proj, drafter.layers[0].mlp.down_proj):
             torch.nn.init.normal_(output.weight, std=0.02)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from eagle_lab.drafters.eagle1.network import Eagle1, Eagle1Config
+from eagle_lab.drafters.eagle1.network import Eagle1
 from eagle_lab.engine.draft_tree import DraftTree
 from eagle_lab.engine.loop import decode
 from eagle_lab.engine.record import Outcome, Record
@@ -12,6 +12,7 @@ from eagle_lab.methods.eagle_trees import EagleDynamic
 from eagle_lab.methods.prompt_lookup import PromptLookup
 from eagle_lab.targets.target import Target
 from eagle_lab.targets.tiny import tiny_random
+from tests.drafters.fakes import eagle1
 
 PROMPTS = [[40, 41, 42], [7], list(range(100, 130))]
 
@@ -53,10 +54,7 @@ def test_judged_are_children_of_accepted_nodes_that_the_text_reached(
 
 
 def drafter_of(target: Target) -> Eagle1:
-    torch.manual_seed(0)
-    drafter = Eagle1(Eagle1Config.from_target(target, inner_norm=True))
-    drafter.to(target.dtype).attach(target)
-    return drafter.eval()
+    return eagle1(target, inner_norm=True).to(target.dtype)
 
 
 def test_confidences_on_the_real_loop():

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from eagle_lab.drafters.eagle1.network import Eagle1, Eagle1Config
+from eagle_lab.drafters.eagle1.network import Eagle1
 from eagle_lab.engine.loop import decode
 from eagle_lab.errors import UserError
 from eagle_lab.methods.chain import DraftLength
@@ -12,6 +12,7 @@ from eagle_lab.methods.eagle_trees import EagleDynamic
 from eagle_lab.methods.prompt_lookup import PromptLookup
 from eagle_lab.targets.target import Target
 from eagle_lab.targets.tiny import tiny_random
+from tests.drafters.fakes import eagle1
 
 PROMPTS = [[40, 41, 42], [60, 61, 62, 63] * 4, [7], list(range(100, 140))]
 
@@ -24,11 +25,7 @@ def target() -> Target:
 @pytest.fixture(scope="module")
 def drafter(target: Target) -> Eagle1:
     """Untrained; its best guesses have probabilities around 0.02."""
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        network = Eagle1(Eagle1Config.from_target(target, inner_norm=True))
-    network.attach(target)
-    return network.eval()
+    return eagle1(target, inner_norm=True)
 
 
 def spied(proposer, trees):

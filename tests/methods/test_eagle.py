@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from eagle_lab.drafters.eagle1.network import Eagle1, Eagle1Config
+from eagle_lab.drafters.eagle1.network import Eagle1
 from eagle_lab.engine.draft_tree import DraftTree, Scores
 from eagle_lab.engine.loop import decode
 from eagle_lab.engine.proposer import Context
@@ -21,7 +21,7 @@ from eagle_lab.methods.eagle_trees import EagleDynamic
 from eagle_lab.methods.vanilla import Vanilla
 from eagle_lab.targets.target import Target
 from eagle_lab.targets.tiny import tiny_random
-from tests.drafters.fakes import causal_attend
+from tests.drafters.fakes import causal_attend, eagle1
 from tests.engine.paths import paths_of
 
 PROMPTS = [[40, 41, 42], [60, 61, 62, 63] * 3, [7], list(range(100, 125))]
@@ -86,13 +86,11 @@ def beginning_with(tokens: list[int], texts: list[list[int]]) -> list[int]:
 
 def drafter_of(target: Target) -> Eagle1:
     """A random drafter in which everything matters: norms, and attention to all of the text."""
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        drafter = Eagle1(Eagle1Config.from_target(target, inner_norm=True))
-        for parameter in drafter.parameters():
-            torch.nn.init.normal_(parameter, std=0.2)
-    drafter.attach(target)
-    return drafter.eval().requires_grad_(False)
+    drafter = eagle1(target, inner_norm=True)
+    generator = torch.Generator().manual_seed(0)
+    for parameter in drafter.parameters():
+        torch.nn.init.normal_(parameter, std=0.2, generator=generator)
+    return drafter.requires_grad_(False)
 
 
 def plain_states(drafter: Eagle1, tokens: list[int], features: Tensor) -> Tensor:

@@ -3,15 +3,14 @@
 import functools
 
 import pytest
-import torch
 
-from eagle_lab.drafters.eagle1.network import Eagle1, Eagle1Config
 from eagle_lab.engine.loop import decode
 from eagle_lab.errors import UserError
 from eagle_lab.methods.eagle_trees import EagleDynamic
 from eagle_lab.methods.hybrid import Hybrid
 from eagle_lab.targets.target import Target
 from eagle_lab.targets.tiny import tiny_random
+from tests.drafters.fakes import eagle1
 from tests.engine.paths import paths_of, prefixes
 
 SIZES = {"depth": 3, "width": 3, "num_nodes": 9}
@@ -25,11 +24,7 @@ def target():
 
 @functools.cache
 def drafter():
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        network = Eagle1(Eagle1Config.from_target(target(), inner_norm=True), None)
-    network.attach(target())
-    return network.eval()
+    return eagle1(target(), inner_norm=True)
 
 
 class Recorded(Hybrid):

@@ -5,7 +5,6 @@ import itertools
 import pytest
 import torch
 
-from eagle_lab.drafters.eagle1.network import Eagle1, Eagle1Config
 from eagle_lab.engine.draft_tree import DraftTree
 from eagle_lab.engine.loop import decode
 from eagle_lab.methods.eagle_trees import EagleDynamic
@@ -16,6 +15,7 @@ from eagle_lab.targets.cache import TreeCache
 from eagle_lab.targets.target import Target
 from eagle_lab.targets.tiny import ARCHITECTURES, SLIDING_WINDOW, tiny_random
 from eagle_lab.targets.tree_pass import TreePass
+from tests.drafters.fakes import eagle1
 
 PROMPTS = [[40, 41, 42], [7], list(range(100, 140)), [20, 21, 20, 21, 20]]
 PARENTS = torch.tensor([0, 0, 0, 1, 1, 4, 2])
@@ -169,11 +169,7 @@ def test_greedy_text_is_the_same_split_or_not(architecture):
     texts = []
     for way in ("sdpa", "split"):
         target = Target(*model, attention=way)
-        with torch.random.fork_rng():
-            torch.manual_seed(0)
-            drafter = Eagle1(Eagle1Config.from_target(target, inner_norm=True))
-        drafter.attach(target)
-        tree = EagleDynamic(target, drafter.eval(), depth=3, width=3, num_nodes=9)
+        tree = EagleDynamic(target, eagle1(target, inner_norm=True), depth=3, width=3, num_nodes=9)
         for method in (Vanilla(), tree):
             rows = decode(target, method, PROMPTS, max_new_tokens=16)
             texts.append([row.tokens for row in rows])

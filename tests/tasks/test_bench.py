@@ -9,15 +9,13 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 from eagle_lab import run
 from eagle_lab.bench import runner
 from eagle_lab.catalog import options
 from eagle_lab.config import compose
-from eagle_lab.drafters import checkpoint
+from eagle_lab.drafters import folder as drafter_folders
 from eagle_lab.drafters.checkpoint import save_drafter
-from eagle_lab.drafters.eagle1.network import Eagle1, Eagle1Config
 from eagle_lab.drafters.folder import weights_digest
 from eagle_lab.errors import UserError
 from eagle_lab.reports import make_report
@@ -25,6 +23,7 @@ from eagle_lab.reports.collect import collect_jobs, unfinished_jobs
 from eagle_lab.targets.load import load_target
 from eagle_lab.targets.tiny import tiny_random
 from eagle_lab.tasks import bench, sweep
+from tests.drafters.fakes import eagle1
 
 SMALL = (
     "target=tiny_random",
@@ -41,17 +40,15 @@ TREE = ("tree.depth=2", "tree.width=2", "tree.num_nodes=4")
 def drafter(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An untrained drafter for the tiny target."""
     target = load_target("tiny_random", device="cpu")
-    torch.manual_seed(0)
-    network = Eagle1(Eagle1Config.from_target(target))
     folder = tmp_path_factory.mktemp("drafters") / "untrained"
-    return save_drafter(network, folder, target=target, training_summary={})
+    return save_drafter(eagle1(target), folder, target=target, training_summary={})
 
 
 @pytest.fixture
 def no_shipped_drafter(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """An empty place where the package's own drafters would lie."""
     folder = tmp_path / "shipped"
-    monkeypatch.setattr(checkpoint, "SHIPPED_DRAFTERS", folder)
+    monkeypatch.setattr(drafter_folders, "SHIPPED_DRAFTERS", folder)
     return folder
 
 

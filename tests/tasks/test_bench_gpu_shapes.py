@@ -13,6 +13,7 @@ from eagle_lab.bench.profile.cost_model import CostModel, read_curves
 from eagle_lab.config import compose
 from eagle_lab.errors import UserError
 from eagle_lab.tasks import gpu, report
+from tests.drafters.fakes import eagle1
 
 TINY = (
     "+experiment=bench_gpu_shapes", "device=cpu", "dtype=float32",
@@ -75,7 +76,7 @@ def test_a_second_call_measures_nothing(root: Path, monkeypatch: pytest.MonkeyPa
 def test_what_does_not_fit_is_a_row_and_the_rest_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    costs = shapes.ShapeCosts("tiny", None, shapes.torch.float32, [1, 2, 6])  # type: ignore[arg-type]
+    costs = shapes.ShapeCosts("tiny", None, shapes.torch.float32, [1, 2, 6], eagle1)  # type: ignore[arg-type]
     enough = costs.needed_bytes(1, 24) + costs.weight_bytes()
     monkeypatch.setattr(shapes, "free_bytes", lambda device: 2 * enough)
     asked = [*TINY, "profile.shapes=[tiny]", "profile.batch_sizes=[1,64]", f"output_dir={tmp_path}"]

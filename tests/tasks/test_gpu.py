@@ -10,10 +10,10 @@ import torch
 
 from eagle_lab.config import compose
 from eagle_lab.drafters.checkpoint import save_drafter
-from eagle_lab.drafters.eagle1.network import Eagle1, Eagle1Config
 from eagle_lab.errors import UserError
 from eagle_lab.targets.load import load_target
 from eagle_lab.tasks import gpu
+from tests.drafters.fakes import eagle1
 
 TINY = (
     "+experiment=bench_gpu", "target=tiny_random", "device=cpu", "eval.max_new_tokens=6",
@@ -30,11 +30,8 @@ PARTS = ["bfloat16", "float32", "batch_2", "profile", "shapes"]
 def drafter(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An untrained drafter for the tiny target."""
     target = load_target("tiny_random", device="cpu")
-    torch.manual_seed(0)
     folder = tmp_path_factory.mktemp("drafters") / "untrained"
-    return save_drafter(
-        Eagle1(Eagle1Config.from_target(target)), folder, target=target, training_summary={}
-    )
+    return save_drafter(eagle1(target), folder, target=target, training_summary={})
 
 
 @pytest.fixture(scope="module")

@@ -7,16 +7,15 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
 
 from eagle_lab.bench.profile.cost_model import CostModel, read_curves
 from eagle_lab.config import compose
-from eagle_lab.drafters import checkpoint
+from eagle_lab.drafters import folder as drafter_folders
 from eagle_lab.drafters.checkpoint import save_drafter
-from eagle_lab.drafters.eagle1.network import Eagle1, Eagle1Config
 from eagle_lab.errors import UserError
 from eagle_lab.targets.load import load_target
 from eagle_lab.tasks import bench, profile, report
+from tests.drafters.fakes import eagle1
 
 SMALL = (
     "target=tiny_random", "device=cpu", "tree.depth=2", "tree.width=2", "tree.num_nodes=4",
@@ -32,9 +31,7 @@ HEADER = "model_pass,batch_size,context,num_tokens,median_ms,low_ms,high_ms,plai
 def untrained_drafter(folder: Path, seed: int) -> Path:
     """An untrained drafter for the tiny target."""
     target = load_target("tiny_random", device="cpu")
-    torch.manual_seed(seed)
-    network = Eagle1(Eagle1Config.from_target(target))
-    return save_drafter(network, folder, target=target, training_summary={})
+    return save_drafter(eagle1(target, seed=seed), folder, target=target, training_summary={})
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +72,7 @@ def finished(
 @pytest.fixture
 def no_shipped_drafter(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No drafter comes with the package."""
-    monkeypatch.setattr(checkpoint, "SHIPPED_DRAFTERS", tmp_path / "none")
+    monkeypatch.setattr(drafter_folders, "SHIPPED_DRAFTERS", tmp_path / "none")
 
 
 def table(path: Path) -> list[dict[str, str]]:

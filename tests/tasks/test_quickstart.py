@@ -4,16 +4,15 @@ import json
 
 import pandas as pd
 import pytest
-import torch
 import yaml
 
 from eagle_lab.config import compose
-from eagle_lab.drafters import checkpoint
+from eagle_lab.drafters import folder as drafter_folders
 from eagle_lab.drafters.checkpoint import load_drafter, save_drafter
-from eagle_lab.drafters.eagle1.network import Eagle1, Eagle1Config
 from eagle_lab.errors import UserError
 from eagle_lab.targets.load import load_target
 from eagle_lab.tasks import quickstart, report
+from tests.drafters.fakes import eagle1
 
 SMALL = [
     "+experiment=quickstart",
@@ -40,11 +39,9 @@ def package_with_a_drafter(tmp_path_factory):
     """As if a drafter for the tiny target came with the package."""
     folder = tmp_path_factory.mktemp("shipped")
     target = load_target("tiny_random", device="cpu")
-    torch.manual_seed(0)
-    network = Eagle1(Eagle1Config.from_target(target))
-    save_drafter(network, folder / "tiny_eagle1", target=target, training_summary={})
+    save_drafter(eagle1(target), folder / "tiny_eagle1", target=target, training_summary={})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(checkpoint, "SHIPPED_DRAFTERS", folder)
+        patch.setattr(drafter_folders, "SHIPPED_DRAFTERS", folder)
         yield
 
 
@@ -100,7 +97,7 @@ def test_what_the_bench_measured_of_a_drafter_enters_its_model_card(root):
 
 def test_a_bench_of_other_weights_does_not_enter_a_card(root, tmp_path):
     target = load_target("tiny_random", device="cpu")
-    other = Eagle1(Eagle1Config.from_target(target))
+    other = eagle1(target, seed=1)
     folder = save_drafter(other, tmp_path / "other", target=target, training_summary={})
     asked = [f"report.run={root / 'bench'}", f"report.card={folder}"]
     with pytest.raises(UserError, match="tiny_eagle1"):

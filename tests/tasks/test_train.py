@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from eagle_lab.config import compose
+from eagle_lab.config import compose, settings_of
 from eagle_lab.data.store import FeatureStore
 from eagle_lab.drafters.checkpoint import load_drafter
 from eagle_lab.errors import UserError
@@ -188,7 +188,6 @@ def test_a_mistake_does_not_cost_the_run_it_would_replace(store: Path, tmp_path:
 
 
 def test_a_corrupt_shard_is_named_and_not_trained_on(store: Path, tmp_path: Path) -> None:
-    """Case 23, as training meets it."""
     copy = tmp_path / "store"
     (copy / "shards").mkdir(parents=True)
     (copy / "index.json").write_bytes((store / "index.json").read_bytes())
@@ -210,13 +209,13 @@ def test_every_recipe_makes_valid_settings(name: str) -> None:
     hub = ["target.name=org/model"] if "gpu" in name else []
     config = compose([f"+experiment={name}", "output_dir=x", *hub])
     assert config.task == "train"
-    optimization, fits = train.optimization_from(config), train.fit_settings_from(config)
-    assert optimization.learning_rate > 0
-    assert fits.max_epochs is not None
+    trainer = settings_of(config.trainer)
+    assert trainer.learning_rate > 0
+    assert trainer.max_epochs is not None
     if name == "train_plain":
         assert not config.drafter.inner_norm
         assert config.drafter.draft_vocab_size is None
         assert not config.trainer.least_squares_start
-        assert (optimization.beta1, optimization.beta2) == (0.9, 0.95)
-        assert (optimization.learning_rate, optimization.warmup_steps) == (3e-5, 2000)
-        assert (optimization.feature_weight, optimization.token_weight) == (1.0, 0.1)
+        assert (trainer.beta1, trainer.beta2) == (0.9, 0.95)
+        assert (trainer.learning_rate, trainer.warmup_steps) == (3e-5, 2000)
+        assert (trainer.feature_weight, trainer.token_weight) == (1.0, 0.1)

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import torch
 
-from eagle_lab.config import compose
+from eagle_lab.config import compose, settings_of
 from eagle_lab.errors import UserError
 from eagle_lab.runs import terminal
 from eagle_lab.runs.folder import RunFolder
 from eagle_lab.targets.load import load_target
 from eagle_lab.targets.target import Target
-from eagle_lab.tasks import bench, train, train_draft
+from eagle_lab.tasks import bench, train
 from tests.tasks.stores import store_of
 
 SMALL = [
@@ -51,7 +51,7 @@ def test_the_task_leaves_a_model_that_drafts_in_a_bench(
 ) -> None:
     out = tmp_path / "run"
     with terminal.messages_shown():  # as the command line does
-        train_draft.run(compose(overrides(store, out)))
+        train.run_draft_model(compose(overrides(store, out)))
     model = load_target(str(out / "draft_model"), device="cpu")
     assert model.num_layers == 3
     assert model.eos_ids == target.eos_ids
@@ -83,7 +83,7 @@ def test_an_interrupted_task_goes_on_to_the_same_model(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     straight, resumed = tmp_path / "straight", tmp_path / "resumed"
-    train_draft.run(compose(overrides(store, straight)))
+    train.run_draft_model(compose(overrides(store, straight)))
     write_curve = train.write_curve
 
     def interrupted(folder: RunFolder, train_rows: list[Any], val_rows: list[Any]) -> None:
@@ -96,26 +96,26 @@ def test_an_interrupted_task_goes_on_to_the_same_model(
     with monkeypatch.context() as patch:
         patch.setattr(train, "write_curve", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            train_draft.run(compose(overrides(store, resumed)))
+            train.run_draft_model(compose(overrides(store, resumed)))
     assert not (resumed / "draft_model").exists()
-    train_draft.run(compose(overrides(store, resumed)))
+    train.run_draft_model(compose(overrides(store, resumed)))
     weights = "draft_model/model.safetensors"
     assert (resumed / weights).read_bytes() == (straight / weights).read_bytes()
 
 
 def test_bad_input_is_one_line(store: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="data.store is not set"):
-        train_draft.run(compose([*SMALL, f"output_dir={tmp_path / 'a'}"]))
+        train.run_draft_model(compose([*SMALL, f"output_dir={tmp_path / 'a'}"]))
     with pytest.raises(UserError, match="num_layers=9; allowed: 1 to 8"):
-        train_draft.run(compose(overrides(store, tmp_path / "b", "draft_model.num_layers=9")))
+        train.run_draft_model(compose(overrides(store, tmp_path / "b", "draft_model.num_layers=9")))
     with pytest.raises(UserError, match=r"layers=\[8\]; allowed: ids within 0 ... 7"):
-        train_draft.run(compose(overrides(store, tmp_path / "c", "draft_model.layers=[8]")))
+        train.run_draft_model(compose(overrides(store, tmp_path / "c", "draft_model.layers=[8]")))
     with pytest.raises(UserError, match=r"trainer.init_from=x .* trainer.init_from=null"):
-        train_draft.run(compose(overrides(store, tmp_path / "d", "trainer.init_from=x")))
+        train.run_draft_model(compose(overrides(store, tmp_path / "d", "trainer.init_from=x")))
 
 
 def test_the_recipe_of_the_default_target_composes() -> None:
     config = compose(["+experiment=train_smollm2_draft", "output_dir=x"])
     assert config.task == "train_draft"
-    assert train.optimization_from(config).token_weight == 1.0
+    assert settings_of(config.trainer).token_weight == 1.0
     assert config.target.name == "smollm2_135m"

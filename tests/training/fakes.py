@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from eagle_lab.data.batches import Document, PackedBatch, pack
-from eagle_lab.data.datamodule import DataSettings, DrafterDataModule
-from eagle_lab.drafters.eagle1.network import Eagle1, Eagle1Config
-from tests.drafters.fakes import FakeTarget
+from eagle_lab.data.datamodule import DrafterDataModule
+from eagle_lab.drafters.eagle1.network import Eagle1
+from eagle_lab.training.settings import TrainerSettings
+from tests.drafters.fakes import FakeTarget, eagle1
 
 HIDDEN, VOCAB = 16, 12
 
@@ -80,20 +81,29 @@ def new_drafter(
     **switches: Any,
 ) -> Eagle1:
     """A drafter whose random layer matters: weights large enough to change every output."""
-    target = target or FakeTarget()
-    config = Eagle1Config.from_target(
-        target, draft_vocab_size=None if kept is None else len(kept), **switches
-    )
+    ids = None if kept is None else torch.tensor(kept)
+    drafter = eagle1(target or FakeTarget(), ids, **switches)
     torch.manual_seed(seed)
-    drafter = Eagle1(config, None if kept is None else torch.tensor(kept))
     for parameter in drafter.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
-    drafter.attach(target)
-    return drafter
+    return drafter.train()
 
 
 def fake_data(lengths: list[int], *, batch_tokens: int = 20, seed: int = 0) -> DrafterDataModule:
-    settings = DataSettings(
-        batch_tokens=batch_tokens, max_length=100, val_fraction=0.2, max_tokens=None, seed=0
-    )
+    settings = trainer(batch_tokens=batch_tokens)
     return DrafterDataModule(FakeStore(lengths, seed=seed), settings)
+
+
+def trainer(**changes: Any) -> TrainerSettings:
+    """Settings of a small training: batches of 30 tokens, two epochs, a row for every step."""
+    small: dict[str, Any] = {
+        "batch_tokens": 30, "max_length": 100, "val_fraction": 0.2, "max_tokens": None,
+        "supervise": "answers", "ttt_steps": 1, "step_decay": 0.8, "feature_weight": 1.0,
+        "token_weight": 0.1, "noise": 0.0, "learning_rate": 1e-2, "warmup_steps": 3,
+        "schedule": "cosine", "final_learning_rate": 0.0, "beta1": 0.9, "beta2": 0.95,
+        "weight_decay": 0.0, "val_depth": 3, "seed": 0, "max_epochs": 2, "max_minutes": None,
+        "accumulate": 1, "clip_norm": 0.5, "precision": "float32", "val_every_steps": None,
+        "log_every_steps": 1, "checkpoint_minutes": 5.0, "init_from": None,
+        "least_squares_start": False, "save_precision": "float32",
+    }  # fmt: skip
+    return TrainerSettings(**{**small, **changes})

@@ -1,4 +1,4 @@
-"""Case 5 and the shifts of later steps, against literals."""
+"""Which row counts at which step, and with what, against literals."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def example() -> PackedBatch:
 
 
 def test_supervised_labels_are_exactly_the_assistants_tokens() -> None:
-    """Case 5: row t predicts token t + 2, and the labels are 4 … 9."""
+    """Row t predicts token t + 2, and the labels are 4 … 9."""
     step = take_step(example(), 0)
     assert step.token_labels.tolist() == [4, 5, 6, 7, 8, 9]
     assert step.rows.tolist() == [2, 3, 4, 5, 6, 7]

@@ -11,15 +11,14 @@ import torch
 from torch.nn.functional import log_softmax, softmax
 
 from eagle_lab.data.batches import Document, PackedBatch, pack
-from eagle_lab.data.datamodule import DataSettings, DrafterDataModule
+from eagle_lab.data.datamodule import DrafterDataModule
 from eagle_lab.errors import UserError
 from eagle_lab.targets.pruned import layer_pruned, spread_layers
 from eagle_lab.targets.target import Target
 from eagle_lab.targets.tiny import ARCHITECTURES, tiny_random
 from eagle_lab.training.distillation import DistillationModule
 from eagle_lab.training.fit import FitResult, fit
-from eagle_lab.training.settings import FitSettings, Optimization
-from tests.training.fakes import FakeConversation, FakeStore
+from tests.training.fakes import FakeConversation, FakeStore, trainer
 
 SETTINGS: dict[str, Any] = {
     "noise": 0.0, "learning_rate": 1e-2, "warmup_steps": 2, "val_depth": 3,
@@ -45,16 +44,16 @@ def batch_of(target: Target, lengths: list[int]) -> PackedBatch:
 
 
 def module_of(target: Target, layers: list[int], **changes: Any) -> DistillationModule:
-    settings = Optimization(**{**SETTINGS, **changes})
+    settings = trainer(**{**SETTINGS, **changes})
     return DistillationModule(layer_pruned(target, layers), target, settings)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_loss_and_acceptance_are_those_of_each_conversation_by_itself(architecture: str) -> None:
-    """Case 18, against one plain Hugging Face forward per conversation and loops over its rows."""
+    """Against one plain Hugging Face forward per conversation and loops over its rows."""
     target = target_of(architecture)
     model = layer_pruned(target, [0, 3, 7])
-    module = DistillationModule(model, target, Optimization(**SETTINGS))
+    module = DistillationModule(model, target, trainer(**SETTINGS))
     batch = batch_of(target, [19, 8, 30])
     with torch.no_grad():
         module.validation_step(batch, 0)
@@ -119,17 +118,14 @@ def fit_model(folder: Path, stop_at: int | None = None) -> tuple[DistillationMod
     store = FakeStore([14, 20, 9, 17, 12, 11])
     generator = torch.Generator().manual_seed(3)
     store.conversations = [with_features(target, one, generator) for one in store.conversations]
-    settings = DataSettings(
-        batch_tokens=30, max_length=100, val_fraction=0.2, max_tokens=None, seed=0
-    )
     module = module_of(target, [0, 7])
 
     def write(train_rows: list[dict[str, Any]], val_rows: list[dict[str, Any]]) -> None:
         if train_rows and train_rows[-1]["step"] == stop_at:
             signal.raise_signal(signal.SIGINT)
 
-    limits = FitSettings(max_epochs=3, max_minutes=None, log_every_steps=1)
-    return module, fit(module, DrafterDataModule(store, settings), folder, limits, write=write)
+    limits = trainer(max_epochs=3)
+    return module, fit(module, DrafterDataModule(store, limits), folder, limits, write=write)
 
 
 def with_features(
@@ -162,12 +158,12 @@ def test_layers_are_spread_from_the_first_to_the_last() -> None:
 def test_what_cannot_be_is_one_line() -> None:
     target = target_of()
     for num_layers in (0, 9):
-        with pytest.raises(UserError, match=f"num_layers={num_layers}; allowed: 1 to 8"):
+        with pytest.raises(UserError, match=f"num_layers={num_layers}"):
             spread_layers(num_layers, 8)
     for layers in ([], [0, 8]):
-        with pytest.raises(UserError, match=r"allowed: ids within 0 \.\.\. 7, at least one"):
+        with pytest.raises(UserError, match=r"layers="):
             layer_pruned(target, layers)
-    with pytest.raises(UserError, match=r"trainer.noise=0.1 belongs to an EAGLE drafter"):
+    with pytest.raises(UserError, match=r"trainer\.noise=0\.1"):
         module_of(target, [0], noise=0.1)
-    with pytest.raises(UserError, match=r"trainer.ttt_steps=2 .* needs trainer.ttt_steps=1"):
+    with pytest.raises(UserError, match=r"trainer\.ttt_steps=2.*trainer\.ttt_steps=1"):
         module_of(target, [0], ttt_steps=2)

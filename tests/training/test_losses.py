@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from eagle_lab.drafters.vocabulary import to_draft
+from eagle_lab.drafters.eagle1.network import Eagle1
 from eagle_lab.training import losses
 from eagle_lab.training.losses import Sums, row_sums
 from tests.drafters.fakes import FakeTarget
@@ -53,10 +53,16 @@ def naive(target: FakeTarget, kept: list[int], given: dict[str, Tensor]) -> tupl
 
 
 def run(target: FakeTarget, kept: list[int] | None, given: dict[str, Tensor]) -> Sums:
-    drafter = new_drafter(target, kept)
-    draft_ids = None if kept is None else to_draft(torch.tensor(kept), VOCAB)
-    sums, _ = row_sums(drafter, **given, draft_ids=draft_ids)
-    return sums
+    return sums_of(new_drafter(target, kept), given)[0]
+
+
+def sums_of(drafter: Eagle1, given: dict[str, Tensor]) -> tuple[Sums, Tensor]:
+    """EAGLE-1's losses: the target's head reads the features that the states should equal."""
+    features, labels = given["features"], drafter.draft_ids(given["token_labels"])
+    heads = drafter.logits, drafter.target_logits
+    return row_sums(
+        given["predicted"], heads[0], features, heads[1], labels=labels, features=features
+    )
 
 
 @pytest.mark.parametrize("kept", [None, KEPT])
@@ -82,7 +88,7 @@ def test_correct_means_the_texts_own_token_in_target_ids() -> None:
     best = target.head(given["predicted"])[:, KEPT].argmax(-1)
     given["token_labels"] = torch.tensor(KEPT)[best]
     given["token_labels"][0] = 1
-    _, correct = row_sums(drafter, **given, draft_ids=to_draft(torch.tensor(KEPT), VOCAB))
+    _, correct = sums_of(drafter, given)
     assert correct.tolist() == [False] + [True] * 6
 
 
@@ -114,7 +120,9 @@ def test_half_precision_gives_the_float64_gradient_within_one_percent() -> None:
     logits = (target_logits + torch.randn(8, 4096, generator=generator) * 0.1).bfloat16()
 
     hidden = logits.clone().requires_grad_()  # an identity head: hidden states are the logits
-    loss, _ = losses.ChunkedTokenLoss.apply(hidden, target_logits, lambda states: states * 1.0)
+    loss, _ = losses.ChunkedTokenLoss.apply(
+        hidden, lambda states: states * 1.0, target_logits, lambda states: states
+    )
     loss.backward()
     exact = logits.double().requires_grad_()
     distribution = torch.softmax(target_logits.double(), -1)
@@ -146,3 +154,29 @@ def test_chunks_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_no_rows_is_no_loss() -> None:
     sums = run(FakeTarget(), KEPT, rows(0))
     assert float(sums.loss(1.0, 0.1)) == 0.0
+
+
+def test_a_head_of_its_own_learns_as_by_autograd() -> None:
+    """Another width, another head than the target's, and its bias: gradients of all three."""
+    given, generator = rows(), torch.Generator().manual_seed(4)
+    head = torch.nn.Linear(5, VOCAB)
+    states = torch.randn(7, 5, generator=generator)
+    target = FakeTarget()
+    labels = torch.tensor([0, 1, -1, 7, 2, 8, 11])
+    gradients = []
+    for plain in (False, True):
+        ours = states.clone().requires_grad_()
+        head.zero_grad()
+        if plain:
+            distribution = torch.softmax(target.head(given["features"]), -1)
+            ce = -(distribution * torch.log_softmax(head(ours), -1)).sum(-1)
+            ce[labels >= 0].mean().backward()
+        else:
+            sums, _ = row_sums(
+                ours, head, given["features"], target.head, labels=labels,
+                head_weights=tuple(head.parameters()),
+            )  # fmt: skip
+            sums.loss(1.0, 1.0).backward()
+        gradients.append([ours.grad, head.weight.grad.clone(), head.bias.grad.clone()])
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)

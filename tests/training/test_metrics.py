@@ -1,4 +1,4 @@
-"""Acceptance counts (case 2): conditional is not joint, and counts pool where means do not."""
+"""Acceptance counts: conditional is not joint, and counts pool where means do not."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ CORRECT = torch.tensor([[1, 1, 0], [1, 0, 1], [0, 1, 1]])
 
 
 def test_conditional_and_expected_tau() -> None:
-    """Case 2. A token that is right after a wrong one is never reached."""
+    """A token that is right after a wrong one is never reached."""
     counts = AcceptanceCounts(3)
     counts.add(CORRECT)
     assert counts.conditional.tolist() == pytest.approx([2 / 3, 1 / 2, 0])

@@ -59,7 +59,7 @@ def test_every_step_is_what_drafting_the_chain_gives(inner_norm: bool) -> None:
 
 
 def test_packed_documents_give_each_documents_own_result() -> None:
-    """Case 18: outputs of every step, and the gradient of their sum."""
+    """Outputs of every step, and the gradient of their sum."""
     parts, drafter = documents(LENGTHS), new_drafter()
 
     def outputs_and_gradient(batches: list[PackedBatch]) -> tuple[list[Tensor], Tensor]:

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from eagle_lab.drafters.eagle1.network import Eagle1
+from eagle_lab.drafters.base import AttentionShape, Drafter
 from eagle_lab.targets.target import Target
 
 Probe = Callable[[], object]
@@ -71,19 +71,12 @@ class Model:
         """A dense target; of a mixture of experts all experts would be counted."""
         embedding = _count(target.embedding)
         num_weights = _count(target.model.get_decoder()) - embedding + target.head_weight.numel()
-        return cls(num_weights, target.num_layers, *_heads(target.config), target.dtype.itemsize)
+        return cls(num_weights, *attention_of(target), target.dtype.itemsize)
 
     @classmethod
-    def of_drafter(cls, drafter: Eagle1) -> Model:
+    def of_drafter(cls, drafter: Drafter) -> Model:
         """A drafter with its head over the draft vocabulary."""
-        config = drafter.config
-        head = (config.draft_vocab_size or config.vocab_size) * config.hidden_size
-        return cls(
-            _count(drafter) + head,
-            len(drafter.layers),
-            *_heads(config),
-            drafter.fc.weight.element_size(),
-        )
+        return cls(drafter.num_weights, *drafter.attention, drafter.dtype.itemsize)
 
     def read_bytes(self, batch_size: int, context: int, num_tokens: int) -> float:
         """Bytes that a pass reads at least: weights once, and each row's keys and values once."""
@@ -101,11 +94,13 @@ def _count(module: nn.Module) -> int:
     return sum(weight.numel() for weight in module.parameters())
 
 
-def _heads(config: Any) -> tuple[int, int, int]:
-    """Query heads, key-value heads and their width."""
+def attention_of(target: Target) -> AttentionShape:
+    """Layers of a target's attention."""
+    config = target.config
     heads = config.num_attention_heads
     width = getattr(config, "head_dim", None) or config.hidden_size // heads
-    return heads, getattr(config, "num_key_value_heads", None) or heads, width
+    num_kv_heads = getattr(config, "num_key_value_heads", None) or heads
+    return AttentionShape(target.num_layers, heads, num_kv_heads, width)
 
 
 LOW, HIGH = 0.25, 0.75

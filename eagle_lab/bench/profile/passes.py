@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from eagle_lab.drafters.eagle1.network import Eagle1
+from eagle_lab.drafters.base import Drafter, named
 from eagle_lab.engine.draft_tree import DraftTree
 from eagle_lab.engine.proposer import Context
 from eagle_lab.engine.sampling import Sampling, Uniforms
@@ -41,7 +41,7 @@ class TargetPasses:
     """The engine's verify pass: a chain of drafted tokens after the root.
 
     Attributes:
-        features: [B, context, F] of what is in the cache.
+        features: of what is in the cache, [B, context, F] by name.
     """
 
     def __init__(self, target: Target, tokens: Tensor, context: int):
@@ -101,11 +101,12 @@ def _as_shipped(target: Target) -> Iterator[None]:
 class DraftPasses:
     """A draft step: the drafter over the nodes of one level, and their draft distributions."""
 
-    def __init__(self, target: Target, drafter: Eagle1, tokens: Tensor, features: Tensor):
+    def __init__(self, target: Target, drafter: Drafter, tokens: Tensor, features: Any):
         """`features` [B, context, F] are the target's after the first of `tokens` [B, T]."""
-        context = features.shape[1]
+        states = drafter.encode(named(features))
+        context = states.shape[1]
         self._proposer, self._next = EagleChain(target, drafter), tokens[:, context:]
-        self._features = features[:, :1]
+        self._states = states[:, :1]
         cache = target.new_cache(len(tokens))
         cache.advance(torch.full((len(tokens),), context, device=tokens.device))
         read = Context(
@@ -121,12 +122,12 @@ class DraftPasses:
     def ready(self, num_tokens: int) -> Iterator[Run]:
         """See `Passes`; the columns are siblings, each sees the context and itself."""
         tokens = self._next[:, :num_tokens]
-        features = self._features.expand(-1, num_tokens, -1).contiguous()
+        states = self._states.expand(-1, num_tokens, -1).contiguous()
         visible = torch.eye(num_tokens, dtype=torch.bool, device=tokens.device)
         visible = visible.expand(len(tokens), -1, -1)
 
         def run() -> Tensor:
-            hidden = self._proposer.guess(self._proposer.cache, tokens, features, 1, visible)
+            hidden = self._proposer.guess(self._proposer.cache, tokens, states, 1, visible)
             return self._proposer.drafter.logits(hidden)
 
         yield run

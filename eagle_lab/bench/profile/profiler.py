@@ -16,7 +16,6 @@ import random
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from typing import Any
 
 import numpy as np
 import torch
@@ -24,10 +23,17 @@ from rich.console import Console
 from rich.progress import track
 from torch import Tensor
 
-from eagle_lab.bench.profile.limits import Model, Profile, Setting, dtype_name, probes
+from eagle_lab.bench.profile.limits import (
+    Model,
+    Profile,
+    Setting,
+    attention_of,
+    dtype_name,
+    probes,
+)
 from eagle_lab.bench.profile.passes import DraftPasses, Passes, PlainPasses, TargetPasses
 from eagle_lab.bench.profile.settings import PassSettings
-from eagle_lab.drafters.eagle1.network import Eagle1
+from eagle_lab.drafters.base import AttentionShape, Drafter
 from eagle_lab.engine.clock import Clock
 from eagle_lab.errors import UserError
 from eagle_lab.methods.eagle import EagleChain
@@ -48,7 +54,7 @@ class Profiler:
     def __init__(
         self,
         target: Target,
-        drafter: Eagle1 | None,
+        drafter: Drafter | None,
         settings: PassSettings,
         *,
         seed: int = 0,
@@ -138,15 +144,17 @@ class Profiler:
         )
 
 
-def fill_with_noise(cache: TreeCache, config: Any, context: int, room: int, like: Tensor) -> None:
+def fill_with_noise(
+    cache: TreeCache, shape: AttentionShape, context: int, room: int, like: Tensor
+) -> None:
     """Commit `context` slots of noise in every row of an empty cache, with `room` slots after.
 
     Args:
-        config: of the attention: `num_key_value_heads` and `head_dim`.
+        shape: of the attention.
         like: gives dtype and device.
     """
     num_rows = len(cache.lengths)
-    heads = like.new_empty(num_rows, config.num_key_value_heads, 0, config.head_dim)
+    heads = like.new_empty(num_rows, shape.num_kv_heads, 0, shape.head_dim)
     for layer in range(cache.num_layers):
         cache.room(layer, context + room, heads).normal_()
     cache.advance(torch.full((num_rows,), context, device=like.device))
@@ -160,20 +168,20 @@ class NoiseTargetPasses(TargetPasses):
         self._target, self._next = target, tokens[:, context:]
         self._cache = target.new_cache(len(tokens))
         room = self._next.shape[1]
-        fill_with_noise(self._cache, target.config, context, room, target.head_weight)
+        fill_with_noise(self._cache, attention_of(target), context, room, target.head_weight)
 
 
 class NoiseDraftPasses(DraftPasses):
     """A draft level of a drafter with noise in its cache."""
 
-    def __init__(self, target: Target, drafter: Eagle1, tokens: Tensor, context: int):
+    def __init__(self, target: Target, drafter: Drafter, tokens: Tensor, context: int):
         """See `NoiseTargetPasses`."""
         self._proposer, self._next = EagleChain(target, drafter), tokens[:, context:]
-        weight, num_rows = drafter.fc.weight, len(tokens)
-        self._features = weight.new_empty(num_rows, 1, drafter.config.hidden_size).normal_()
-        self._proposer.cache = target.new_cache(num_rows, num_layers=1)
+        weight, num_rows, shape = next(drafter.parameters()), len(tokens), drafter.attention
+        self._states = weight.new_empty(num_rows, 1, drafter.config.hidden_size).normal_()
+        self._proposer.cache = target.new_cache(num_rows, num_layers=shape.num_layers)
         room = self._next.shape[1]
-        fill_with_noise(self._proposer.cache, drafter.config, context, room, weight)
+        fill_with_noise(self._proposer.cache, shape, context, room, weight)
 
 
 class NoiseProfiler(Profiler):

@@ -7,8 +7,10 @@ that depth does not change included once. What will not fit the memory is told b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,10 +20,10 @@ from eagle_lab.bench.memory import free_bytes, give_back, total_bytes
 from eagle_lab.bench.profile.limits import HIGH, LOW, Profile, Spread
 from eagle_lab.bench.profile.profiler import NoiseProfiler
 from eagle_lab.bench.profile.settings import PassSettings
-from eagle_lab.drafters.eagle1.network import Eagle1, Eagle1Config
+from eagle_lab.drafters.base import Drafter
 from eagle_lab.errors import Infeasible
 from eagle_lab.targets.cuda.graphs import GraphCapture, VerifyGraphs, block_size, slot_bucket
-from eagle_lab.targets.random_shapes import SHAPES, random_target
+from eagle_lab.targets.random_shapes import SHAPES, random_model, random_target
 from eagle_lab.targets.target import Target
 
 _SHARE_OF_FREE = 0.9  # the rest goes into pieces too small to use
@@ -30,14 +32,14 @@ _NUM_RESAMPLES = 2000
 
 @dataclass
 class ShapeCosts:
-    """Cost curves of the shape `name`: its target at one or two depths, and an EAGLE-1 drafter.
+    """Cost curves of the shape `name`: its target at one or two depths, and a drafter.
 
     Attributes:
         name: a key of `SHAPES`.
         device, dtype: where and in what it is made.
         num_tokens: columns of the passes, 1 among them.
         repeats: rounds that count.
-        drafter: switches of the drafter, see `Eagle1Config.from_target`.
+        new_drafter: makes a drafter with random weights for a target, see `Drafter.from_target`.
         attention: see `Target`.
         new_capture: makes what captures CUDA graphs; None launches every kernel.
     """
@@ -46,15 +48,15 @@ class ShapeCosts:
     device: torch.device
     dtype: torch.dtype
     num_tokens: Sequence[int]
+    new_drafter: Callable[[Any], Drafter]
     repeats: int = 5
     seed: int = 0
-    drafter: Mapping[str, Any] = field(default_factory=dict)
     attention: str = "auto"
     new_capture: Callable[[], GraphCapture] | None = None
 
     def __post_init__(self) -> None:
         self._shape = SHAPES[self.name]
-        self._models: tuple[list[Target], Eagle1] | None = None
+        self._models: tuple[list[Target], Drafter] | None = None
 
     @torch.no_grad()
     def measure(self, batch_size: int, context: int) -> Profile:
@@ -120,10 +122,22 @@ class ShapeCosts:
 
     def _weight_bytes(self, depths: Sequence[int]) -> int:
         """Of targets with so many layers each, and of the drafter."""
-        shape = self._shape
-        drafter = shape.num_layer_weights() + 2 * shape.hidden_size**2
-        head = (self.drafter.get("draft_vocab_size") or 0) * shape.hidden_size
-        return (sum(map(shape.num_weights, depths)) + drafter + head) * self.dtype.itemsize
+        drafter = self._drafter_on_meta
+        head = (drafter.config.draft_vocab_size or 0) * drafter.config.hidden_size
+        own = sum(weight.numel() for weight in drafter.parameters())
+        return (sum(map(self._shape.num_weights, depths)) + own + head) * self.dtype.itemsize
+
+    @cached_property
+    def _drafter_on_meta(self) -> Drafter:
+        """The drafter without its weights, made for a target without any."""
+        device = torch.device("meta")
+        config = random_model(self._shape, 1, device, self.dtype).config
+        target = SimpleNamespace(
+            name=self.name, config=config, device=device, hidden_size=config.hidden_size,
+            vocab_size=config.vocab_size, embedding=None, scale_logits=None,
+        )  # fmt: skip
+        with device:
+            return self.new_drafter(target)
 
     def _check_memory(self, batch_size: int, context: int) -> None:
         needed = self.needed_bytes(batch_size, context)
@@ -133,20 +147,19 @@ class ShapeCosts:
         if needed > _SHARE_OF_FREE * free:
             raise Infeasible(f"needs about {needed / 1e9:.1f} GB; {free / 1e9:.1f} GB are free")
 
-    def _build(self) -> tuple[list[Target], Eagle1]:
+    def _build(self) -> tuple[list[Target], Drafter]:
         torch.manual_seed(self.seed)
         targets = [
             random_target(self.name, depth, self.device, self.dtype, self.attention)
             for depth in self._shape.depths
         ]
-        config = Eagle1Config.from_target(targets[-1], **self.drafter)
         with torch.device(self.device):
-            drafter = Eagle1(config)
-        drafter.to(self.dtype).requires_grad_(False).eval().attach(targets[-1])
+            drafter = self.new_drafter(targets[-1])
+        drafter.to(self.dtype).requires_grad_(False).eval()
         self._models = targets, drafter
         return self._models
 
-    def _profile(self, target: Target, drafter: Eagle1 | None, settings: PassSettings) -> Profile:
+    def _profile(self, target: Target, drafter: Drafter | None, settings: PassSettings) -> Profile:
         target.graphs = (
             None if self.new_capture is None else VerifyGraphs(target, self.new_capture())
         )

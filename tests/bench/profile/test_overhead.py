@@ -5,12 +5,11 @@ from __future__ import annotations
 import time
 
 import pytest
-import torch
 
 from eagle_lab.bench.profile import overhead
 from eagle_lab.bench.profile.overhead import measure_overhead
 from eagle_lab.columns import OVERHEAD, csv_names
-from eagle_lab.drafters.eagle1.network import Eagle1, Eagle1Config
+from eagle_lab.drafters.eagle1.network import Eagle1
 from eagle_lab.engine.clock import Clock
 from eagle_lab.engine.draft_tree import DraftTree
 from eagle_lab.engine.proposer import Context
@@ -23,6 +22,7 @@ from eagle_lab.methods.vanilla import Vanilla
 from eagle_lab.targets.cuda.graphs import VerifyGraphs
 from eagle_lab.targets.target import Target
 from tests.bench.fakes import tiny_target
+from tests.drafters.fakes import eagle1
 from tests.methods.draft_models import noisy_copy
 from tests.targets.test_graphs import CallCapture
 
@@ -55,10 +55,7 @@ def test_time_spent_in_the_target_is_not(monkeypatch: pytest.MonkeyPatch):
 
 
 def untrained(target: Target) -> Eagle1:
-    torch.manual_seed(0)
-    drafter = Eagle1(Eagle1Config.from_target(target))
-    drafter.attach(target)
-    return drafter.eval()
+    return eagle1(target)
 
 
 def test_time_spent_in_what_drafts_is_not(monkeypatch: pytest.MonkeyPatch):

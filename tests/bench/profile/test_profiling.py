@@ -15,22 +15,20 @@ from eagle_lab.bench.profile.passes import DraftPasses, PlainPasses, TargetPasse
 from eagle_lab.bench.profile.profiler import Profiler
 from eagle_lab.bench.profile.settings import PassSettings
 from eagle_lab.columns import CURVES, WORK, csv_names
-from eagle_lab.drafters.eagle1.network import Eagle1, Eagle1Config
+from eagle_lab.drafters.eagle1.network import Eagle1
 from eagle_lab.errors import UserError
 from eagle_lab.targets.load import load_target
 from eagle_lab.targets.target import Target
 from eagle_lab.targets.tiny import ARCHITECTURES
 from tests.bench.fakes import tiny_target
+from tests.drafters.fakes import eagle1
 
 SMALL = PassSettings(batch_sizes=[1, 2], contexts=[5, 9], num_tokens=[1, 3], repeats=2)
 
 
 @pytest.fixture(scope="module")
 def drafter() -> Eagle1:
-    torch.manual_seed(0)
-    network = Eagle1(Eagle1Config.from_target(tiny_target()))
-    network.attach(tiny_target())
-    return network.eval()
+    return eagle1(tiny_target())
 
 
 def random_tokens(target: Target, *shape: int) -> torch.Tensor:
@@ -146,7 +144,7 @@ def test_the_work_of_a_pass_is_what_its_shapes_say(tied_head: bool):
 
 
 def test_a_drafter_works_with_its_own_vocabulary():
-    network = Eagle1(Eagle1Config.from_target(tiny_target(), draft_vocab_size=20))
+    network = eagle1(tiny_target(), draft_vocab_size=20)
     own = sum(weight.numel() for weight in network.parameters())
     assert Model.of_drafter(network).num_weights == own + 20 * 48
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 
@@ -15,13 +17,14 @@ from eagle_lab.engine.draft_tree import DraftTree
 from eagle_lab.errors import Infeasible, UserError
 from eagle_lab.targets.cuda.graphs import CacheGraphs, VerifyGraphs
 from eagle_lab.targets.random_shapes import SHAPES, random_model, random_target
+from tests.drafters.fakes import eagle1
 from tests.targets.test_graphs import CallCapture
 
 CPU = torch.device("cpu")
 
 
-def tiny_costs(name: str = "tiny", **changes) -> ShapeCosts:
-    return ShapeCosts(name, CPU, torch.float32, [1, 2, 5], repeats=2, **changes)
+def tiny_costs(name: str = "tiny", new_drafter=eagle1, **changes) -> ShapeCosts:
+    return ShapeCosts(name, CPU, torch.float32, [1, 2, 5], new_drafter, repeats=2, **changes)
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -61,7 +64,9 @@ def test_noise_fills_every_layer_and_passes_leave_it_alone():
 @pytest.mark.parametrize("name", ["tiny", "tiny_deep"])
 def test_a_shape_has_cost_curves_of_target_and_drafter(name: str, capture):
     before = CacheGraphs.num_captures
-    profile = tiny_costs(name, drafter={"draft_vocab_size": 50}, new_capture=capture).measure(2, 16)
+    profile = tiny_costs(
+        name, new_drafter=partial(eagle1, draft_vocab_size=50), new_capture=capture
+    ).measure(2, 16)
     rows = profile.rows()
     places = [(row["model_pass"], row["num_tokens"]) for row in rows]
     assert places == [(name, count) for name in ("target", "draft") for count in (1, 2, 5)]
@@ -136,7 +141,7 @@ def test_what_graphs_need_is_counted():
 def test_a_model_too_large_for_the_device_is_told_from_its_few_layers(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    costs = ShapeCosts("llama_70b", CPU, torch.bfloat16, [1, 64])
+    costs = ShapeCosts("llama_70b", CPU, torch.bfloat16, [1, 64], eagle1)
     made = costs.weight_bytes() + costs.needed_bytes(1, 512)
     for gigabytes, fits in ((80, False), (180, True)):
         monkeypatch.setattr(shapes, "total_bytes", lambda device, n=gigabytes: n * 10**9)
@@ -210,7 +215,12 @@ def test_a_small_shape_on_cuda():
     from eagle_lab.targets.cuda.graphs import CudaGraphCapture
 
     costs = ShapeCosts(
-        "tiny_deep", torch.device("cuda"), torch.bfloat16, [1, 4, 64], new_capture=CudaGraphCapture
+        "tiny_deep",
+        torch.device("cuda"),
+        torch.bfloat16,
+        [1, 4, 64],
+        eagle1,
+        new_capture=CudaGraphCapture,
     )
     before = CacheGraphs.num_captures
     assert len(costs.measure(4, 512).rows()) == 6

@@ -7,9 +7,9 @@ import copy
 import pytest
 import torch
 
+from eagle_lab.drafters.base import CacheAttend
 from eagle_lab.drafters.checkpoint import save_drafter
-from eagle_lab.drafters.eagle1.fast import CacheAttend, FastEagle1, use_fast_drafter
-from eagle_lab.drafters.eagle1.network import Eagle1, Eagle1Config
+from eagle_lab.drafters.eagle1.network import Eagle1, FastEagle1
 from eagle_lab.engine.draft_tree import Scores
 from eagle_lab.engine.loop import decode
 from eagle_lab.engine.proposer import Context
@@ -24,7 +24,7 @@ from eagle_lab.targets.cpu.ops import MAX_ROWS, is_packed, round_weights
 from eagle_lab.targets.target import Target
 from eagle_lab.targets.tiny import tiny_random
 from eagle_lab.targets.tree_pass import TreePass
-from tests.drafters.fakes import causal_attend
+from tests.drafters.fakes import causal_attend, eagle1
 
 PROMPTS = [[40, 41, 42], [60, 61, 62, 63] * 4, [7], list(range(100, 140))]
 
@@ -36,11 +36,10 @@ def target() -> Target:
 
 def drafter_for(target: Target, *, rounded: bool = False, kept: int | None = 200, **switches):
     """A random drafter; norms included, so that a forgotten one shows."""
-    config = Eagle1Config.from_target(target, draft_vocab_size=kept, **switches)
     with torch.random.fork_rng():
         torch.manual_seed(3)
         ids = torch.randperm(target.vocab_size)[:kept].sort().values
-        drafter = Eagle1(config, ids if kept else None)
+        drafter = eagle1(target, ids if kept else None, **switches)
         for parameter in drafter.parameters():
             torch.nn.init.normal_(parameter, std=0.2)
     if rounded:
@@ -89,7 +88,7 @@ def test_fast_form_equals_the_plain_one(
 ):
     switches = {"inner_norm": inner_norm, "fc_bias": fc_bias, "kept": kept, "rounded": rounded}
     plain, fast = (drafter_for(target, **switches) for _ in range(2))
-    use_fast_drafter(fast)
+    fast.use_fast_form()
     assert isinstance(fast.__dict__["forward"], FastEagle1)
     sizes = {"batch": batch, "num_nodes": num_nodes}
     ours, expected = run(fast, fast=True, **sizes), run(plain, fast=False, **sizes)
@@ -100,7 +99,7 @@ def test_fast_form_equals_the_plain_one(
 def test_rounded_weights_are_read_packed_and_others_are_not(target):
     for rounded in (False, True):
         drafter = drafter_for(target, rounded=rounded)
-        use_fast_drafter(drafter)
+        drafter.use_fast_form()
         fast = drafter.__dict__["forward"]
         assert is_packed(fast._fc) == is_packed(fast._layer._weights[1]) == rounded
         assert (drafter.attached._packed is not None) == rounded
@@ -109,7 +108,7 @@ def test_rounded_weights_are_read_packed_and_others_are_not(target):
 def test_passes_that_the_kernels_do_not_take_run_layer_by_layer(target):
     """Too many rows, keys that only some columns ask for, gradients."""
     plain, fast = (drafter_for(target, inner_norm=True) for _ in range(2))
-    use_fast_drafter(fast)
+    fast.use_fast_form()
     steps = torch.arange(MAX_ROWS + 1)[None]
     visible = steps[:, :, None] >= steps[:, None]
     inputs = steps % 90, torch.randn(1, MAX_ROWS + 1, plain.config.hidden_size), steps
@@ -136,7 +135,7 @@ def test_what_the_kernel_does_not_compute_keeps_its_own_code(architecture, chang
     """Another activation, and heads that are no whole registers."""
     other = Target(*tiny_random(architecture, **changes))
     drafter = drafter_for(other, inner_norm=True)
-    use_fast_drafter(drafter)
+    drafter.use_fast_form()
     assert not isinstance(drafter.__dict__.get("forward"), FastEagle1)
     assert_equal(
         run(drafter, fast=True, batch=2, num_nodes=3),
@@ -146,8 +145,8 @@ def test_what_the_kernel_does_not_compute_keeps_its_own_code(architecture, chang
 
 def test_a_copy_is_made_fast_once_more_without_harm(target):
     drafter = drafter_for(target, inner_norm=True)
-    use_fast_drafter(drafter)
-    use_fast_drafter(drafter)
+    drafter.use_fast_form()
+    drafter.use_fast_form()
     twin = copy.deepcopy(drafter)
     for parameter in twin.parameters():
         parameter.zero_()
