@@ -37,7 +37,7 @@ class Generation:
         accepted_lengths: drafted tokens accepted and emitted, per cycle.
         judged_lengths: drafted tokens on the text's way that the target judged, per cycle: the
             accepted ones, and one more where both draft and text continued after them.
-        emitted_lengths: tokens emitted per cycle, the target's own included; their mean is tau.
+        emitted_lengths: tokens emitted per cycle, the bonus token included; their mean is tau.
         num_drafted: drafted nodes verified, summed over the cycles.
         prefill_s: seconds of the batch's prefill, with the proposer's and the first token.
         decode_s: seconds from there until this row ended.

@@ -19,12 +19,10 @@ from eagle_lab.engine.draft_tree import DraftTree
 from eagle_lab.errors import UserError
 
 # 25 nodes, depth 5 (EAGLE, 2401.15077, figure of the draft tree), one string of ranks per node.
-EAGLE1_PATHS = tuple(
-    tuple(int(rank) for rank in path)
-    for path in (
-        "0 1 2 3 00 01 02 10 11 20 21 30 000 001 002 010 011 020 021 100 0000 0001 0002 00000 00001"
-    ).split()
+_RANKS = (
+    "0 1 2 3 00 01 02 10 11 20 21 30 000 001 002 010 011 020 021 100 0000 0001 0002 00000 00001"
 )
+EAGLE1_PATHS = tuple(tuple(map(int, ranks)) for ranks in _RANKS.split())
 
 
 @dataclass(frozen=True)
@@ -79,14 +77,13 @@ class StaticShape:
         return torch.tensor([0, *(path[-1] for path in self.paths)])
 
     def columns_at(self, depth: int) -> list[int]:
-        """Columns of one level, a contiguous run."""
-        return [self.column_of[path] for path in self.paths if len(path) == depth]
+        """Columns of one level, a contiguous run; the root's is 0."""
+        return [column for path, column in self.column_of.items() if len(path) == depth]
 
     def inner_columns_at(self, depth: int) -> list[int]:
         """Columns of one level that have children."""
         inner = {self.column_of[path[:-1]] for path in self.paths}
-        columns = [0] if depth == 0 else self.columns_at(depth)
-        return [column for column in columns if column in inner]
+        return [column for column in self.columns_at(depth) if column in inner]
 
 
 def side_by_side(first: DraftTree, second: DraftTree) -> DraftTree:

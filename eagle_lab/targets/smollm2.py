@@ -38,8 +38,8 @@ EOS_IDS = [2, 0]
 
 def cache_folder() -> Path:
     """Where fetched models are kept; not created here."""
-    if own := os.environ.get("EAGLE_LAB_CACHE"):
-        return Path(own).expanduser().absolute()
+    if folder := os.environ.get("EAGLE_LAB_CACHE"):
+        return Path(folder).expanduser().absolute()
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "eagle_lab"
 
