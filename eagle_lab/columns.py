@@ -90,6 +90,7 @@ SUMMARY = (
     Column("settings", note="all settings of the method, as JSON"),
     Column("status", note="ok or infeasible"),
     Column("reason", note="why a setting is infeasible"),
+    Column("lossless", note="false: output may differ from the target's by design"),
     Column("num_questions", "questions", "", 0),
     Column("num_turns", "turns", "", 0),
     Column("num_tokens", "tokens", "tokens emitted", 0),

@@ -75,6 +75,7 @@ def summarize(
         **method.settings,
         "status": "infeasible" if method.infeasible else "ok",
         "reason": method.infeasible,
+        "lossless": not method.lossy,
     }
     if method.infeasible:
         return summary

@@ -1,6 +1,7 @@
 """Reports: results folders as data frames, tables, figures and one self-contained HTML page.
 
-Reads what a bench, a sweep or a training wrote; never imports torch, so results open anywhere.
+Reads what a bench, a sweep, a training or a profile wrote; never imports torch, so results open
+anywhere.
 
     from eagle_lab.reports import describe, load_run, load_sweep, make_report
 
@@ -12,8 +13,17 @@ Reads what a bench, a sweep or a training wrote; never imports torch, so results
 From the command line: `python -m eagle_lab.run +experiment=report report.run=PATH`.
 """
 
-from eagle_lab.reports.build import describe, make_report
-from eagle_lab.reports.content import Content
 from eagle_lab.reports.load import Run, Sweep, load_run, load_sweep
+from eagle_lab.reports.page import join_reports, make_report
+from eagle_lab.reports.sections import Content, describe
 
-__all__ = ["Content", "Run", "Sweep", "describe", "load_run", "load_sweep", "make_report"]
+__all__ = [
+    "Content",
+    "Run",
+    "Sweep",
+    "describe",
+    "join_reports",
+    "load_run",
+    "load_sweep",
+    "make_report",
+]

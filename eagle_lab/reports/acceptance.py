@@ -1,9 +1,9 @@
-"""Acceptance by depth, accepted lengths and tau, from the cycles in `generations.jsonl`.
+"""Acceptance by depth, accepted lengths, calibration, from the cycles in `generations.jsonl`.
 
-One cycle accepts `accepted` drafted tokens and emits `accepted + 1` tokens, the target's own
-included. Behind its last accepted token nothing was judged if the draft ended there, and nothing
-is known if the text did (a cycle `cut` by its end or by the length limit emits no token of its
-own). A cycle counts as a success at depths 1..accepted and as a failure at most at the next one.
+One cycle accepts `accepted` drafted tokens and emits `accepted + 1` tokens, the bonus token
+included. After its last accepted token nothing was judged if the draft ended there, and nothing
+is known if the text did (a cycle `cut` by its end or by the length limit emits no bonus token). A
+cycle counts as a success at depths 1..accepted and as a failure at most at the next one.
 
 Conditional acceptance at depth n leaves out both: what is no trial is no rejection. It is n-alpha
 of the EAGLE papers (2401.15077, section 4.3) where the draft is a chain. Cumulative acceptance is
@@ -16,8 +16,6 @@ are left out. Where every draft is as deep as the table, it is the running produ
 """
 
 from __future__ import annotations
-
-from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
@@ -34,6 +32,7 @@ from eagle_lab.bench.statistics import (
     resampled_ratio,
     running_product,
 )
+from eagle_lab.errors import UserError
 
 Floats = NDArray[np.float64]
 
@@ -56,20 +55,14 @@ def emitted_lengths(row: pd.Series) -> list[int]:
 
 def cycles(generations: pd.DataFrame) -> pd.DataFrame:
     """One row per cycle: label, question_id, accepted, emitted, judged, cut."""
-    return pd.DataFrame(
-        list(_cycle_rows(generations)),
-        columns=["label", "question_id", "accepted", "emitted", "judged", "cut"],
-    )
-
-
-def _cycle_rows(generations: pd.DataFrame) -> Iterator[tuple[str, str, int, int, int, bool]]:
+    rows: list[tuple[object, ...]] = []
     for _, row in generations.iterrows():
         accepted, emitted = row["accepted_lengths"], emitted_lengths(row)
         judged = judged_lengths(row.get("judged_lengths"), accepted, emitted)
-        identity = row["label"], str(row["question_id"])
-        columns = (accepted, emitted, judged, cut_cycles(accepted, emitted))
-        for kept, new, tried, cut in zip(*columns, strict=True):
-            yield *identity, int(kept), new, int(tried), cut
+        columns = zip(accepted, emitted, judged, cut_cycles(accepted, emitted), strict=True)
+        rows += [(row["label"], str(row["question_id"]), *cycle) for cycle in columns]
+    names = ["label", "question_id", "accepted", "emitted", "judged", "cut"]
+    return pd.DataFrame(rows, columns=names)
 
 
 def acceptance_by_depth(
@@ -150,28 +143,99 @@ def intervals(
 
 def accepted_histogram(cycle_rows: pd.DataFrame) -> pd.DataFrame:
     """Share of cycles by number of accepted draft tokens: label, accepted, cycles, share."""
-    if cycle_rows.empty:
-        return pd.DataFrame(columns=["label", "accepted", "cycles", "share"])
-    counted = cycle_rows.groupby(["label", "accepted"], sort=False).size().rename("cycles")
-    frame = counted.reset_index()
-    frame["share"] = frame["cycles"] / frame.groupby("label")["cycles"].transform("sum")
+    counted = cycle_rows.groupby(["label", "accepted"]).size().rename("cycles").reset_index()
+    shares = counted["cycles"] / counted.groupby("label")["cycles"].transform("sum")
     order = {label: rank for rank, label in enumerate(cycle_rows["label"].unique())}
-    return frame.sort_values(
-        ["label", "accepted"],
-        key=lambda column: column.map(order) if column.name == "label" else column,
-        ignore_index=True,
-    )
+    counted = counted.assign(share=shares, rank=counted["label"].map(order))
+    return counted.sort_values(["rank", "accepted"], ignore_index=True).drop(columns="rank")
 
 
 def tokens_per_cycle(generations: pd.DataFrame, cycle_rows: pd.DataFrame) -> pd.DataFrame:
-    """Means per cycle and label: drafted (empty where unrecorded), accepted and emitted tokens."""
-    if cycle_rows.empty:
-        return pd.DataFrame(columns=["label", "drafted", "accepted", "emitted"])
+    """Means per cycle and label: drafted (NaN where unrecorded), accepted and emitted tokens."""
     grouped = cycle_rows.groupby("label", sort=False)
     frame = grouped[["accepted", "emitted"]].mean().reset_index()
+    drafted = pd.Series(dtype=float)
     if "num_drafted" in generations:
-        drafted = generations.groupby("label", sort=False)["num_drafted"].sum(min_count=1)
-        frame["drafted"] = (frame["label"].map(drafted) / grouped.size().to_numpy()).to_numpy()
-    else:
-        frame["drafted"] = np.nan
-    return frame[["label", "drafted", "accepted", "emitted"]]
+        drafted = generations.groupby("label")["num_drafted"].sum(min_count=1) / grouped.size()
+    frame.insert(1, "drafted", frame["label"].map(drafted))
+    return frame
+
+
+NUM_BINS = 20
+
+
+def calibration(
+    generations: pd.DataFrame, *, num_bins: int = NUM_BINS, seed: int = 0
+) -> pd.DataFrame:
+    """Acceptance by the drafter's confidence, one row per label and bin that holds a judged token.
+
+    Confidence is the probability that the drafter gave a token after its parent. A bench with
+    `eval.record_confidence=true` notes it for every drafted token the target judged: those whose
+    parent was accepted. EAGLE-2 (2406.16858) builds its trees on confidence close to acceptance.
+
+    Args:
+        generations: rows with `label`, `draft_confidences` and `draft_accepted`.
+        num_bins: bins of equal width over [0, 1]; a bin holds its lower edge, the last one 1 too.
+        seed: of the bootstrap, which resamples questions.
+
+    Returns:
+        Columns label, confidence_from, confidence_to, num_trials, mean_confidence, acceptance,
+        acceptance_low and acceptance_high (95 %). A calibrated drafter's acceptance is the mean
+        confidence of the bin, which a bin that fills unevenly has away from its middle.
+
+    Raises:
+        UserError: no row has confidences.
+    """
+    if not has_confidences(generations):
+        raise UserError(
+            "the run noted no confidences; run it with eval.record_confidence=true "
+            "eval.timing=false and a method that has them, such as eagle_dynamic"
+        )
+    known = generations["draft_confidences"].notna()
+    frames = [
+        _label_calibration(str(label), rows, num_bins, seed)
+        for label, rows in generations[known].groupby("label", sort=False)
+    ]
+    return pd.concat(frames, ignore_index=True)
+
+
+def has_confidences(generations: pd.DataFrame) -> bool:
+    """Whether any row noted its drafter's confidences."""
+    return "draft_confidences" in generations and generations["draft_confidences"].notna().any()
+
+
+def expected_calibration_error(bins: pd.DataFrame) -> float:
+    """Mean distance of acceptance from confidence over the judged tokens, by bins of `calibration`.
+
+    Expected calibration error (Guo et al. 1706.04599, equation 3), of one label's bins.
+    """
+    distance = (bins["acceptance"] - bins["mean_confidence"]).abs()
+    return float(np.average(distance, weights=bins["num_trials"]))
+
+
+def _label_calibration(label: str, rows: pd.DataFrame, num_bins: int, seed: int) -> pd.DataFrame:
+    question = pd.factorize(rows["question_id"].astype(str))[0]
+    trials, accepted, confidence = np.zeros((3, int(question.max()) + 1, num_bins))
+    columns = (question, rows["draft_confidences"], rows["draft_accepted"])
+    for place, confidences, outcomes in zip(*columns, strict=True):
+        given = np.asarray(confidences, dtype=np.float64)
+        # 0.15 / 0.05 is 2.999…: the edge belongs to the bin above it
+        bins = np.minimum(np.floor(given * num_bins + 1e-9).astype(int), num_bins - 1)
+        np.add.at(trials[place], bins, 1)
+        np.add.at(confidence[place], bins, given)
+        np.add.at(accepted[place], bins, np.asarray(outcomes, dtype=np.float64))
+    low, high = intervals(accepted, trials, seed)
+    edges = np.round(np.linspace(0, 1, num_bins + 1), 6)
+    frame = pd.DataFrame(
+        {
+            "label": label,
+            "confidence_from": edges[:-1],
+            "confidence_to": edges[1:],
+            "num_trials": trials.sum(axis=0).astype(int),
+            "mean_confidence": ratio(confidence.sum(axis=0), trials.sum(axis=0)),
+            "acceptance": ratio(accepted.sum(axis=0), trials.sum(axis=0)),
+            "acceptance_low": low,
+            "acceptance_high": high,
+        }
+    )
+    return frame[frame["num_trials"] > 0]

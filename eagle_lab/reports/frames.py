@@ -1,88 +1,45 @@
-"""Reading result files into data frames, tolerant of empty cells and of unfinished work.
+"""Rows of result files as data frames: every column present, labels, and which rows go together.
 
-Knows the columns of a bench's files; knows nothing of torch, models or Hydra. A cell that does not
-apply is NaN. A setting that cannot be is a row with the word `infeasible` in it; here it gets the
-column `infeasible = True`.
+Knows the columns of a bench's files; knows no files. A cell that does not apply is NaN; a setting
+that is infeasible has `infeasible = True`.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from eagle_lab.errors import UserError
-from eagle_lab.reports.words import counted
+from eagle_lab.columns import SUMMARY, csv_names
+from eagle_lab.reports.acceptance import cycles, emitted_lengths
 
 SETTINGS = ("drafter", "batch_size", "temperature", "depth", "width", "num_nodes")
-TEXT_COLUMNS = frozenset(
-    {"method", "drafter", "drafter_matches_target", "category", "status", "note", "reason", "job"}
+TREE = ["depth", "width", "num_nodes"]
+NUMERIC = (
+    "temperature",
+    *csv_names(column for column in SUMMARY if column.decimals is not None),
 )
-NUMERIC_COLUMNS = (
-    *("batch_size", "temperature", "depth", "width", "num_nodes"),
-    *("num_questions", "num_tokens", "num_cycles", "drafted_per_cycle"),
-    *("tau_micro", "tau_macro", "tau_macro_low", "tau_macro_high"),
-    *("tokens_per_second", "decode_tokens_per_second"),
-    *("speedup", "speedup_low", "speedup_high"),
-    *("draft_ms", "verify_ms", "overhead_ms", "ttft_ms"),
-    *("itl_p50_ms", "itl_p95_ms", "itl_p99_ms"),
-    *("peak_memory_mb", "greedy_match_rate"),
-)
-
-
-def read_rows(path: Path | None) -> pd.DataFrame:
-    """JSON lines as a frame, one row per line; a torn last line of unfinished work is left out.
-
-    Raises:
-        UserError: if any other line is broken, naming it.
-    """
-    if path is None:
-        return pd.DataFrame()
-    rows: list[dict[str, Any]] = []
-    lines = path.read_text(encoding="utf-8").splitlines()
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            rows.append(json.loads(line))
-        except ValueError as error:
-            if number == len(lines) and path.suffix == ".partial":
-                break
-            raise UserError(f"{path}, line {number} is not valid JSON: {error}") from error
-    return pd.DataFrame(rows)
-
-
-def read_table(path: Path | None) -> pd.DataFrame:
-    """A summary CSV with every column of the contract, numbers as numbers, empty cells as NaN."""
-    if path is None or path.stat().st_size == 0:
-        return pd.DataFrame()
-    return tidy(pd.read_csv(path, dtype={"job": str, "drafter": str}, low_memory=False))
 
 
 def tidy(frame: pd.DataFrame) -> pd.DataFrame:
-    """Add missing columns as empty, mark infeasible rows, turn the numeric columns into numbers."""
-    frame = frame.copy()
-    frame["infeasible"] = says_infeasible(frame)
-    for column in NUMERIC_COLUMNS:
-        values = frame[column] if column in frame else pd.Series(float("nan"), index=frame.index)
-        frame[column] = pd.to_numeric(values, errors="coerce")
-    for column in ("drafter", "drafter_matches_target", "reason"):
-        if column not in frame:
-            frame[column] = None
-    return frame
+    """Every column of summary.csv, numbers as numbers, and `infeasible`."""
+    added = [name for name in csv_names(SUMMARY) if name not in frame]
+    frame = frame.assign(**dict.fromkeys(added))
+    numbers = {name: pd.to_numeric(frame[name], errors="coerce") for name in NUMERIC}
+    return frame.assign(**numbers, infeasible=frame["status"] == "infeasible")
 
 
-def says_infeasible(frame: pd.DataFrame) -> pd.Series:
-    """True for each row with a cell that reads or begins with `infeasible`."""
-    if frame.empty:
-        return pd.Series(False, index=frame.index, dtype=bool)
-    text = frame.astype(str).apply(lambda column: column.str.strip().str.lower())
-    flagged = text.apply(lambda column: column.str.startswith("infeasible"))
-    if "infeasible" in frame:
-        flagged["infeasible"] = text["infeasible"].isin({"true", "1", "1.0", "infeasible"})
-    return flagged.any(axis=1)
+def says_false(values: pd.Series) -> pd.Series:
+    """Which cells hold false, as a boolean or as text; empty ones do not."""
+    return values.astype(str).str.lower().isin({"false", "0", "0.0"})
+
+
+def known(rows: pd.DataFrame, column: str) -> bool:
+    """True if any row holds a value of `column`."""
+    return column in rows and bool(rows[column].notna().any())
 
 
 def label_rows(frame: pd.DataFrame) -> pd.DataFrame:
@@ -91,38 +48,39 @@ def label_rows(frame: pd.DataFrame) -> pd.DataFrame:
     Example: two rows of `eagle_dynamic` at batch sizes 1 and 4 become
     `eagle_dynamic, batch 1` and `eagle_dynamic, batch 4`.
     """
-    frame = frame.copy()
-    if frame.empty:
-        frame["label"] = pd.Series(dtype=str)
-        return frame
-    parts = {index: [str(frame.at[index, "method"])] for index in frame.index}
+    labels = frame["method"].astype(str)
     for _, rows in frame.groupby("method", sort=False):
-        settings = [column for column in SETTINGS if column in rows]
+        told = rows[[name for name in SETTINGS if name in rows]]
         if {"depth", "num_nodes"} <= set(rows) and rows["depth"].equals(rows["num_nodes"]):
-            settings.remove("num_nodes")  # chains: as many as levels
-        for column in settings:
-            if rows[column].nunique(dropna=False) > 1:
-                for index, value in rows[column].items():
-                    if not pd.isna(value):
-                        parts[index].append(setting_text(column, value))
-    labels = pd.Series([", ".join(parts[index]) for index in frame.index], index=frame.index)
+            told = told.drop(columns="num_nodes")  # chains: as many as levels
+        further = _further_settings(rows)
+        told = told.join(further[[name for name in further if name not in SETTINGS]])
+        for name in told:
+            if told[name].astype(str).nunique() > 1:
+                shown = told[name].map(lambda value, name=name: setting_text(name, value))
+                labels[rows.index] += shown.where(told[name].notna(), "")
     if "job" in frame:
         twice = labels.duplicated(keep=False) & (frame["job"] != "")
         labels = labels.where(~twice, labels + ", job " + frame["job"].astype(str))
-    frame["label"] = labels
-    return frame
+    return frame.assign(label=labels)
 
 
-def setting_text(column: str, value: Any) -> str:
-    """One setting as a reader says it: `T = 1`, `batch 4`, `depth 6`, a drafter's folder name."""
-    if column == "drafter":
-        return Path(str(value)).name
-    number = f"{float(value):g}"
-    return {
-        "temperature": f"T = {number}",
-        "batch_size": f"batch {number}",
-        "num_nodes": counted(float(value), "node"),
-    }.get(column, f"{column} {number}")
+def _further_settings(rows: pd.DataFrame) -> pd.DataFrame:
+    """What the column `settings`, JSON, says beyond the columns of their own."""
+    texts = rows["settings"] if "settings" in rows else pd.Series(None, rows.index, dtype=object)
+    parsed = [json.loads(text) if isinstance(text, str) and text else {} for text in texts]
+    return pd.DataFrame(parsed, index=rows.index, dtype=object)
+
+
+def setting_text(name: str, value: Any) -> str:
+    """`, T = 1`, `, batch 4`, `, depth 6`, `, my_drafter`: one setting at the end of a label."""
+    if name == "drafter":
+        return f", {Path(str(value)).name}"
+    if name == "num_nodes":
+        return f", {value:g} node{'' if value == 1 else 's'}"
+    number = f"{value:g}" if isinstance(value, float) else str(value)
+    heading = {"temperature": "T =", "batch_size": "batch"}.get(name, name)
+    return f", {heading} {number}"
 
 
 def main_rows(summary: pd.DataFrame) -> pd.DataFrame:
@@ -131,22 +89,82 @@ def main_rows(summary: pd.DataFrame) -> pd.DataFrame:
     Labels are made anew, since the batch size no longer tells rows apart.
     """
     rows = summary[~summary["infeasible"]]
-    if rows["batch_size"].notna().any():
+    if known(rows, "batch_size"):
         rows = rows[(rows["batch_size"] == rows["batch_size"].min()) | rows["batch_size"].isna()]
     return label_rows(rows)
 
 
-def label_generations(generations: pd.DataFrame, summary: pd.DataFrame) -> pd.DataFrame:
-    """The generations of `summary`'s rows, each with its row's `label`.
+def with_labels(rows: pd.DataFrame, summary: pd.DataFrame) -> pd.DataFrame:
+    """Generations or categories of `summary`'s rows, in its order, each with its row's `label`.
 
     Rows are matched by method and by every setting that both frames hold.
     """
-    if generations.empty or summary.empty:
-        return generations.assign(label=pd.Series(dtype=str)).head(0)
+    if rows.empty or summary.empty:
+        return rows.head(0).assign(label=pd.Series(dtype=str))
     keys = ["method"] + [
-        column
-        for column in SETTINGS
-        if column in generations and generations[column].notna().any() and column in summary
+        name for name in (*SETTINGS, "settings") if known(rows, name) and name in summary
     ]
-    rows = summary[[*keys, "label"]].drop_duplicates(keys)
-    return generations.merge(rows, on=keys, how="inner")
+    return summary[[*keys, "label"]].drop_duplicates(keys).merge(rows, on=keys, how="inner")
+
+
+def conditions(rows: pd.DataFrame) -> str:
+    """`n = 16 questions, T = 0, batch size 1`: what holds for all of `rows`."""
+    held = []
+    for name, text in (
+        ("num_questions", "n = {} questions"), ("temperature", "T = {}"), ("batch_size", "batch {}")
+    ):  # fmt: skip
+        values = rows[name].dropna()
+        if len(values) and (values.nunique() == 1 or name == "num_questions"):
+            held.append(text.format(span(values)))
+    return ", ".join(held)
+
+
+def span(values: pd.Series) -> str:
+    """`4`, or `2 to 8` where values differ."""
+    low, high = values.min(), values.max()
+    return f"{low:g}" if low == high else f"{low:g} to {high:g}"
+
+
+def with_ties(summary: pd.DataFrame, divergences: pd.DataFrame) -> pd.DataFrame:
+    """`summary` with `num_ties`: turns that count as equal by a tie, where a bench judged them."""
+    keys = ["method", *TREE]
+    if not {*keys, "verdict"} <= set(divergences):
+        return summary
+    ties = divergences.loc[divergences["verdict"] == "tie", keys]
+    counted = ties.astype(dict.fromkeys(TREE, float)).value_counts(dropna=False)
+    found = summary.merge(counted.rename("num_ties").reset_index(), how="left", on=keys)
+    num_ties = found["num_ties"].fillna(0).where(found["greedy_match_rate"].notna())
+    return found.assign(num_ties=num_ties)
+
+
+def summarize_generations(
+    generations: pd.DataFrame, settings: Mapping[str, Any] | None = None
+) -> pd.DataFrame:
+    """What unfinished work tells: counts, tau and tokens per second by method, no intervals.
+
+    Args:
+        generations: rows so far.
+        settings: the run's `eval` section, for what holds for all rows.
+    """
+    shared = {name: (settings or {}).get(name) for name in ("batch_size", "temperature")}
+    keys = ["method", *(name for name in (*SETTINGS, "settings") if name in generations)]
+    rows = []
+    for values, group in generations.groupby(keys, sort=False, dropna=False):
+        rows.append({**shared, **dict(zip(keys, values, strict=True)), **_measures(group)})
+    return pd.DataFrame(rows)
+
+
+def _measures(group: pd.DataFrame) -> dict[str, float]:
+    emitted = cycles(group.assign(label=""))["emitted"]
+    per_turn = group.apply(lambda row: pd.Series(emitted_lengths(row), dtype=float).mean(), axis=1)
+    num_tokens = int(group["tokens"].map(len).sum())
+    measures = {
+        "num_questions": group["question_id"].nunique(),
+        "num_tokens": num_tokens,
+        "num_cycles": len(emitted),
+        "tau_micro": emitted.mean(),
+        "tau_macro": per_turn.mean(),
+    }
+    if known(group, "decode_s"):
+        measures["tokens_per_second"] = num_tokens / (group["prefill_s"] + group["decode_s"]).sum()
+    return measures

@@ -1,38 +1,65 @@
 """Opening results: a run folder becomes a `Run`, the root of a sweep becomes a `Sweep`.
 
     run = load_run("runs/bench/2026-11-30_10-00-00")
-    run.summary[["method", "tau_macro", "speedup"]]
+    run.summary[["method", "tau_micro", "speedup"]]
 
-An unfinished run opens with whatever it holds (`run.finished` is False). Knows file names and
-columns of a results folder; writes nothing, never imports torch.
+An unfinished run opens with whatever it holds (`run.finished` is False). Knows the files of a
+results folder; never imports torch.
 """
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import yaml
 
 from eagle_lab.errors import UserError
-from eagle_lab.reports.collect import collect_jobs, job_folders, unfinished_jobs
-from eagle_lab.reports.divergences import find_divergences
-from eagle_lab.reports.folders import (
-    existing,
-    is_finished,
-    read_json,
-    read_yaml,
-    run_folder,
-)
-from eagle_lab.reports.frames import label_rows, main_rows, read_rows, read_table, tidy
-from eagle_lab.reports.partial import summarize_generations
-from eagle_lab.reports.profile import Profile, read_profile
-from eagle_lab.reports.training import read_training
+from eagle_lab.files import write_text
+from eagle_lab.reports.frames import label_rows, main_rows, summarize_generations, tidy
 
-KNOWN_BY_JOBS = {"device", "device_name", "torch_threads"}
+MARKS = ("config.yaml", "provenance.json")
+SUMMARY = "summary.csv"
+SIZES = ("batch_size", "context")
+TAU = "val_tau"
+_DEPTH = re.compile(r"val_acceptance_(\d+)")
+_KNOWN_BY_JOBS = {"device", "device_name", "torch_threads"}
 """What the root of a sweep, which loads no model, cannot tell of its own."""
+
+
+@dataclass(frozen=True)
+class Profile:
+    """The tables of a profile run.
+
+    Attributes:
+        passes: one row per pass of `target` or `draft` (cost_curves.csv), with its relative cost
+            and its share of the machine's limits (summary.csv) where they are known.
+        overhead: one row per method and batch size (overhead.csv).
+        predictions: predicted beside measured speedups (predictions.csv).
+        crossover: speedups predicted from assumed acceptance by batch size (crossover.csv).
+        limits: what the machine reached at most, units per second.
+    """
+
+    passes: pd.DataFrame
+    overhead: pd.DataFrame
+    predictions: pd.DataFrame
+    crossover: pd.DataFrame
+    limits: dict[str, float]
+
+    def of(self, model_pass: str) -> pd.DataFrame:
+        """The passes of one model, by batch size, context and tokens."""
+        rows = self.passes[self.passes["model_pass"] == model_pass]
+        return rows.sort_values([*SIZES, "num_tokens"], ignore_index=True)
+
+    def first(self, model_pass: str) -> pd.DataFrame:
+        """Its passes at the smallest batch size and context."""
+        rows = self.of(model_pass)
+        return rows[(rows[list(SIZES)] == rows[list(SIZES)].iloc[0]).all(axis=1)]
 
 
 @dataclass(frozen=True)
@@ -120,35 +147,35 @@ def load_run(path: str | Path) -> Run:
         UserError: if it is no run folder, or holds no results at all.
     """
     folder = run_folder(path)
-    generations = read_rows(existing(folder, "generations.jsonl"))
-    summary = read_table(existing(folder, "summary.csv"))
-    if "method" not in summary:  # a training's summary.csv holds its validations
+    generations = _read_rows(_existing(folder, "generations.jsonl"))
+    summary = _read_summary(_existing(folder, SUMMARY))
+    if "method" not in summary:  # a training's or a profile's
         summary = pd.DataFrame()
-    training = read_training(folder)
+    training = _read_training(folder)
+    config = _read_yaml(folder / "config.yaml")
     if summary.empty and not generations.empty:
-        asked = read_yaml(folder / "config.yaml").get("eval") or {}
-        summary = tidy(summarize_generations(generations, asked))
-    totals = read_json(existing(folder, "summary.json"))
-    profile = read_profile(folder, totals)
+        summary = tidy(summarize_generations(generations, config.get("eval") or {}))
+    totals = read_json(_existing(folder, "summary.json"))
+    profile = _read_profile(folder, totals)
     if summary.empty and training.empty and profile is None:
         raise UserError(
-            f"{folder} holds no results yet: no rows in generations.jsonl or summary.csv, no "
+            f"{folder} holds no results yet: no rows in generations.jsonl or {SUMMARY}, no "
             "training curve, no cost curves. Let the run go on, then report again"
         )
-    provenance = read_json(existing(folder, "provenance.json"))
-    by_category = read_table(existing(folder, "summary_by_category.csv"))
+    provenance = read_json(_existing(folder, "provenance.json"))
     return Run(
         path=folder,
-        finished=is_finished(folder, provenance),
+        finished=bool(provenance.get("end"))
+        and not (folder / "generations.jsonl.partial").exists(),
         generations=generations,
         summary=label_rows(summary) if not summary.empty else summary,
-        by_category=by_category,
-        divergences=find_divergences(folder, totals, generations),
+        by_category=_read_summary(_existing(folder, "summary_by_category.csv")),
+        divergences=_read_csv(folder / "divergences.csv"),
         training=training,
         profile=profile,
         totals=totals,
         provenance=provenance,
-        config=read_yaml(folder / "config.yaml"),
+        config=config,
     )
 
 
@@ -161,21 +188,202 @@ def load_sweep(root: str | Path) -> Sweep:
     folder = run_folder(root)
     places = [folder, *job_folders(folder)]
     table = tidy(collect_jobs(folder))
-    if "method" not in table:
+    if table["method"].isna().all():
         raise UserError(f"the jobs of {folder} are no benches; report on one of them by its folder")
     table["job"] = table["job"].fillna("")
-    provenance = read_json(existing(folder, "provenance.json"))
-    first = _first(read_json(existing(place, "provenance.json")) for place in places[1:])
+    provenance = read_json(_existing(folder, "provenance.json"))
+    first = _first(read_json(_existing(place, "provenance.json")) for place in places[1:])
     return Sweep(
         path=folder,
         table=table,
         missing=unfinished_jobs(folder),
         ended=bool(provenance.get("end")) or not provenance,
-        provenance=first | provenance | {name: first[name] for name in KNOWN_BY_JOBS & set(first)},
-        config=_first(read_yaml(place / "config.yaml") for place in places),
+        provenance=first | provenance | {name: first[name] for name in _KNOWN_BY_JOBS & set(first)},
+        config=_first(_read_yaml(place / "config.yaml") for place in places),
     )
 
 
 def _first(candidates: Iterable[dict[str, Any]]) -> dict[str, Any]:
     """The first that is not empty."""
     return next((candidate for candidate in candidates if candidate), {})
+
+
+def run_folder(path: str | Path) -> Path:
+    """`path` as a folder that a run wrote.
+
+    Raises:
+        UserError: if it does not exist or holds none of a run's files.
+    """
+    folder = Path(path).expanduser()
+    if not folder.is_dir():
+        beside = f"runs in '{folder.parent}': {_runs_in(folder.parent)}"
+        raise UserError(
+            f"no folder '{folder}'; "
+            + (beside if folder.parent.is_dir() else f"nor is there '{folder.parent}'")
+        )
+    if not any(_is_run(place) for place in (folder, *job_folders(folder))):
+        raise UserError(
+            f"'{folder}' is no run folder: it has neither {' nor '.join(MARKS)}. "
+            f"Name the output_dir of a run, or the root of a sweep; runs in it: {_runs_in(folder)}"
+        )
+    return folder
+
+
+def _is_run(folder: Path) -> bool:
+    return any(_existing(folder, name) for name in MARKS)
+
+
+def _runs_in(folder: Path) -> str:
+    """Names of the five newest run folders in `folder`."""
+    runs = [path.parent for path in folder.glob(f"*/{MARKS[0]}")]
+    newest = sorted(runs, key=lambda run: run.stat().st_mtime, reverse=True)[:5]
+    return ", ".join(run.name for run in newest) or "none"
+
+
+def is_sweep(path: str | Path) -> bool:
+    """True for the root of a multirun: numbered jobs lie below it.
+
+    Raises:
+        UserError: if `path` is no run folder at all.
+    """
+    return any(_is_run(job) for job in job_folders(run_folder(path)))
+
+
+def job_folders(root: str | Path) -> list[Path]:
+    """The numbered folders below `root`, by number."""
+    folders = [path for path in Path(root).iterdir() if path.is_dir() and path.name.isdigit()]
+    return sorted(folders, key=lambda path: int(path.name))
+
+
+def unfinished_jobs(root: str | Path) -> list[str]:
+    """Names of the job folders that hold no summary."""
+    return [folder.name for folder in job_folders(root) if not _has_summary(folder)]
+
+
+def collect_jobs(root: str | Path) -> pd.DataFrame:
+    """One row per job, method and setting: `job` (the folder's name) and a summary's columns.
+
+    Cells are text, as they stand in the files; empty ones are NaN. A sweep done in one process
+    has no job folders; its own summary is taken, with empty `job`.
+
+    Raises:
+        UserError: if there is no summary at all.
+    """
+    folders = [folder for folder in job_folders(root) if _has_summary(folder)]
+    sources = [(folder.name, folder) for folder in folders] or [("", Path(root))]
+    frames = [
+        pd.read_csv(folder / SUMMARY, dtype=str).assign(job=name)
+        for name, folder in sources
+        if _has_summary(folder)
+    ]
+    if not frames:
+        raise UserError(f"nothing to collect: {root} and its job folders hold no {SUMMARY}")
+    table = pd.concat(frames, ignore_index=True)
+    return table[["job", *(name for name in table if name != "job")]]
+
+
+def write_sweep(root: str | Path) -> Path:
+    """Collect the jobs below `root` into its sweep.csv; raises like `collect_jobs`."""
+    path = Path(root) / "sweep.csv"
+    write_text(path, collect_jobs(root).to_csv(index=False))
+    return path
+
+
+def _has_summary(folder: Path) -> bool:
+    path = folder / SUMMARY
+    return path.is_file() and path.stat().st_size > 0
+
+
+def _existing(folder: Path, name: str) -> Path | None:
+    """The file `name` of a run, or its unfinished `name.partial`, or None."""
+    for candidate in (folder / name, folder / f"{name}.partial"):
+        if candidate.is_file():
+            return candidate
+    return None
+
+
+def read_json(path: Path | None) -> dict[str, Any]:
+    """A JSON object; an absent file is an empty one.
+
+    Raises:
+        UserError: if the file holds something else.
+    """
+    if path is None or not path.is_file():
+        return {}
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{path} is not valid JSON ({error}); remove it or run again") from error
+    if not isinstance(content, dict):
+        raise UserError(f"{path} holds no JSON object")
+    return content
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    content = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else None
+    return content if isinstance(content, dict) else {}
+
+
+def _read_rows(path: Path | None) -> pd.DataFrame:
+    """JSON lines as a frame, one row per line; a torn last line of unfinished work is left out.
+
+    Raises:
+        UserError: if any other line is broken, naming it.
+    """
+    rows: list[dict[str, Any]] = []
+    lines = [] if path is None else path.read_text(encoding="utf-8").splitlines()
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            rows.append(json.loads(line))
+        except ValueError as error:
+            if number == len(lines) and path is not None and path.suffix == ".partial":
+                break
+            raise UserError(f"{path}, line {number} is not valid JSON: {error}") from error
+    return pd.DataFrame(rows)
+
+
+def _read_summary(path: Path | None) -> pd.DataFrame:
+    frame = _read_csv(path, dtype={"job": str, "drafter": str}, low_memory=False)
+    return tidy(frame) if "method" in frame else pd.DataFrame()
+
+
+def _read_csv(path: Path | None, **options: Any) -> pd.DataFrame:
+    """A table; empty if the file is absent or empty."""
+    known = path is not None and path.is_file() and path.stat().st_size > 0
+    return pd.read_csv(path, **options) if known else pd.DataFrame()
+
+
+def _read_profile(folder: Path, totals: dict[str, Any]) -> Profile | None:
+    """The profile in `folder`; None if it holds no cost curves."""
+    passes, work = _read_csv(folder / "cost_curves.csv"), _read_csv(folder / SUMMARY)
+    if passes.empty:
+        return None
+    if "relative_cost" in work:
+        keys = ["model_pass", *SIZES, "num_tokens"]
+        added = [name for name in work if name not in passes]
+        passes = passes.merge(work[[*keys, *added]], on=keys, how="left")
+    names = ("overhead", "predictions", "crossover")
+    others = {name: _read_csv(folder / f"{name}.csv") for name in names}
+    return Profile(passes, limits=totals.get("ceilings") or {}, **others)
+
+
+def _read_training(folder: Path) -> pd.DataFrame:
+    """The CSV file with a column `val_acceptance_1`: one row per validation, sorted by `step`."""
+    for path in sorted(folder.glob("*.csv")):
+        columns = pd.read_csv(path, nrows=0).columns if path.stat().st_size else []
+        if "step" in columns and "val_acceptance_1" in columns:
+            rows = pd.read_csv(path).dropna(subset=["val_acceptance_1"])
+            return rows.sort_values("step", ignore_index=True)
+    return pd.DataFrame()
+
+
+def acceptance_columns(training: pd.DataFrame) -> list[str]:
+    """Columns of held-out conditional acceptance, in the order of their depth."""
+    found = {
+        int(match.group(1)): str(column)
+        for column in training.columns
+        if (match := _DEPTH.fullmatch(str(column)))
+    }
+    return [found[depth] for depth in sorted(found)]

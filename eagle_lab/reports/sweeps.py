@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-TREE = ["depth", "width", "num_nodes"]
+from eagle_lab.reports.frames import TREE, known
+
 CONDITIONS = ["batch_size", "temperature"]
 
 
@@ -19,7 +20,7 @@ class Grid:
     """The rows of one method at one batch size and temperature, over depth, width, num_nodes.
 
     Attributes:
-        conditions: batch size and temperature in words.
+        title: method, batch size and temperature.
         suffix: of the names of its tables and figures.
         vanilla_ms: vanilla's mean cycle under these conditions, one token for each row of the
             batch; NaN where untimed.
@@ -27,7 +28,7 @@ class Grid:
 
     method: str
     rows: pd.DataFrame
-    conditions: str
+    title: str
     suffix: str
     vanilla_ms: float
 
@@ -41,7 +42,7 @@ class Grid:
         return self._spread(self.feasible, value, num_nodes).astype(float)
 
     def infeasible_plane(self, num_nodes: float) -> pd.DataFrame:
-        """True where the setting cannot be; the shape of `plane`."""
+        """True where the setting is infeasible; the shape of `plane`."""
         marked = self.rows.assign(impossible=self.rows["infeasible"].astype(float))
         return self._spread(marked, "impossible", num_nodes).fillna(0.0) > 0
 
@@ -71,22 +72,14 @@ def grids(table: pd.DataFrame) -> list[Grid]:
         rows = complete[complete["method"] == method]
         groups = rows.groupby(CONDITIONS, dropna=False)
         for (batch_size, temperature), group in groups:
-            conditions = _conditions(batch_size, temperature)
-            suffix = "" if len(swept) == 1 else f"_{method}"
+            title, suffix = method, "" if len(swept) == 1 else f"_{method}"
             if groups.ngroups > 1:
+                title += f", batch {batch_size:g}, T = {temperature:g}"
                 suffix += f"_batch{batch_size:g}_T{temperature:g}"
             alike = vanilla.merge(group[CONDITIONS].drop_duplicates(), on=CONDITIONS)
             vanilla_ms = float(cycle_ms(alike).mean())
-            found.append(Grid(method, group, conditions, suffix, vanilla_ms))
+            found.append(Grid(method, group, title, suffix, vanilla_ms))
     return found
-
-
-def _conditions(batch_size: float, temperature: float) -> str:
-    said = [
-        "" if pd.isna(temperature) else f"T = {temperature:g}",
-        "" if pd.isna(batch_size) else f"batch size {batch_size:g}",
-    ]
-    return ", ".join(part for part in said if part)
 
 
 def best_setting(rows: pd.DataFrame, by: str) -> pd.Series | None:
@@ -102,7 +95,7 @@ def best_setting(rows: pd.DataFrame, by: str) -> pd.Series | None:
 
 
 def rivals(rows: pd.DataFrame, best: pd.Series, by: str) -> pd.DataFrame:
-    """Other rows whose 95 % interval of `by` reaches into the best one's."""
+    """Other rows whose 95 % interval of `by` overlaps the best one's."""
     low = best[f"{by}_low"]
     others = rows[rows.index != best.name]
     return others[others[f"{by}_high"] >= low]
@@ -111,7 +104,7 @@ def rivals(rows: pd.DataFrame, best: pd.Series, by: str) -> pd.DataFrame:
 def headline_rows(rows: pd.DataFrame) -> pd.DataFrame:
     """`rows` with only the best setting of every method that was swept (by speedup, else tau)."""
     for grid in grids(rows):
-        by = "speedup" if grid.feasible["speedup"].notna().any() else "tau_macro"
+        by = "speedup" if known(grid.feasible, "speedup") else "tau_micro"
         best = best_setting(grid.feasible, by)
         if best is not None:
             rows = rows.drop(index=[index for index in grid.rows.index if index != best.name])

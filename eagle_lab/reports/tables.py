@@ -1,23 +1,72 @@
-"""Tables of a report: raw numbers as CSV, and what a reader wants as Markdown and LaTeX.
+"""Tables of a report: raw numbers as CSV, and what a reader wants as Markdown, LaTeX and HTML.
 
-A column without any value is left out of what is shown, so an untimed run has no timing columns.
-Knows frames and words; draws nothing.
+Headings, decimals, units and notes come from `eagle_lab.columns`. A column without any value is
+left out of what is shown, so an untimed run has no timing columns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import yaml
 
+from eagle_lab.bench.statistics import MIN_QUESTIONS
+from eagle_lab.columns import (
+    CROSSOVER,
+    CURVES,
+    DIVERGENCES,
+    OVERHEAD,
+    PREDICTIONS,
+    SUMMARY,
+    WORK,
+    Column,
+    pick,
+)
 from eagle_lab.files import write_text
-from eagle_lab.reports.latex import booktabs
+from eagle_lab.reports.frames import TREE, known, says_false
+from eagle_lab.reports.sweeps import Grid
 
-Show = Callable[[Any], str]
+_LATEX = str.maketrans({
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
+    "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
+    "τ": r"$\tau$", "α": r"$\alpha$", "γ": r"$\gamma$", "×": r"$\times$", "±": r"$\pm$",
+    "≥": r"$\geq$", "≤": r"$\leq$", "→": r"$\to$", "−": "$-$", "–": "--", "\n": " ",
+})  # fmt: skip
+_LABEL = Column("label", "method")
+_DRAFTED = (
+    Column("drafted", "", "tokens drafted, accepted and emitted are means per cycle", 1),
+    Column("accepted", decimals=2),
+    Column("emitted", decimals=2),
+)
+_ACCEPTANCE = (
+    _LABEL,
+    Column("depth", decimals=0),
+    Column("trials", "judged", "cycles whose draft was judged at this depth", 0),
+    Column("accepted", decimals=0),
+    Column(
+        "conditional", "", "given that all before was accepted and the draft went on (n−1-α)", 3,
+        ends=("conditional_low", "conditional_high"),
+    ),
+    Column(
+        "cumulative", "", "of all cycles, those whose draft had ended included", 3,
+        ends=("cumulative_low", "cumulative_high"),
+    ),
+)  # fmt: skip
+_CALIBRATION = (
+    _LABEL,
+    Column("confidence_from", "confidence from", "the drafter's probability of a token"),
+    Column("confidence_to", "to"),
+    Column("num_trials", "judged", "", 0),
+    Column("mean_confidence", "", "what acceptance is if the drafter is calibrated", 3),
+    Column("acceptance", "", "", 3, ends=("acceptance_low", "acceptance_high")),
+)
+INTERVALS = (
+    "In brackets: 95 % intervals, paired bootstrap over questions; too narrow for few questions, "
+    f"none below {MIN_QUESTIONS}."
+)
 
 
 @dataclass(frozen=True)
@@ -29,8 +78,9 @@ class Table:
         title: heading.
         raw: numbers as they were read.
         shown: the same as text, columns by their headings.
-        note: what the reader has to know, one or two sentences.
+        note: what the reader has to know.
         numeric: headings whose cells are set flush right.
+        best: positions of the rows that are marked.
     """
 
     name: str
@@ -39,85 +89,68 @@ class Table:
     shown: pd.DataFrame
     note: str = ""
     numeric: frozenset[str] = field(default_factory=frozenset)
+    best: frozenset[int] = field(default_factory=frozenset)
 
     def to_csv(self) -> str:
         """The raw numbers as CSV."""
         return self.raw.to_csv(index=False)
 
     def to_markdown(self) -> str:
-        """Heading, note and pipe table; numbers to the right."""
-        head = [f"## {self.title}", ""]
-        if self.note:
-            head += [self.note, ""]
-        columns = list(self.shown.columns)
-        rules = ["---:" if column in self.numeric else "---" for column in columns]
-        body = [
-            [str(value).replace("|", "\\|").replace("\n", " ") for value in row]
-            for row in self.shown.itertuples(index=False)
-        ]
-        lines = [" | ".join(cells) for cells in [columns, rules, *body]]
-        return "\n".join([*head, *(f"| {line} |" for line in lines), ""])
+        """Heading, note and pipe table; numbers to the right, the marked rows in bold."""
+        rules = ["---:" if column in self.numeric else "---" for column in self.shown]
+        rows = [list(self.shown), rules]
+        for place, row in enumerate(self.shown.itertuples(index=False)):
+            cells = [str(cell).replace("|", "\\|").replace("\n", " ") for cell in row]
+            rows.append([f"**{cell}**" if cell and place in self.best else cell for cell in cells])
+        note = [self.note, ""] if self.note else []
+        lines = [f"| {' | '.join(cells)} |" for cells in rows]
+        return "\n".join([f"## {self.title}", "", *note, *lines, ""])
 
     def to_latex(self) -> str:
-        """What is shown as a LaTeX table with booktabs rules; title and note are its caption."""
-        rows = [[str(value) for value in row] for row in self.shown.itertuples(index=False)]
-        caption = f"{self.title}. {self.note}".strip()
-        return booktabs(self.name, caption, list(self.shown.columns), rows, self.numeric)
+        """What is shown with booktabs rules; title and note are its caption."""
+        shown = self.shown.map(_latex).set_axis(list(map(_latex, self.shown)), axis=1)
+        return str(
+            shown.style.hide(axis="index").to_latex(
+                column_format="".join("r" if name in self.numeric else "l" for name in self.shown),
+                caption=_latex(f"{self.title}. {self.note}".strip()),
+                label=f"tab:{self.name}",
+                position_float="centering",
+                hrules=True,
+            )
+        )
 
     def save(self, folder: Path) -> None:
         """Write NAME.csv, NAME.md and NAME.tex into `folder`."""
-        for suffix, content in (
-            ("csv", self.to_csv()),
-            ("md", self.to_markdown()),
-            ("tex", self.to_latex()),
-        ):
-            write_text(folder / f"{self.name}.{suffix}", content)
+        write_text(folder / f"{self.name}.csv", self.to_csv())
+        write_text(folder / f"{self.name}.md", self.to_markdown())
+        write_text(folder / f"{self.name}.tex", self.to_latex())
 
     def _repr_markdown_(self) -> str:
         """How a notebook shows it."""
         return self.to_markdown()
 
 
-def decimals(places: int, unit: str = "") -> Show:
-    """Numbers with `places` decimals, thousands grouped; empty where there is none."""
-    return lambda value: "" if pd.isna(value) else f"{value:,.{places}f}{unit}"
-
-
-def text(value: Any) -> str:
-    """Plain text; empty for a missing value, whole numbers without a fraction."""
-    if value is None or (not isinstance(value, (list, dict)) and pd.isna(value)):
-        return ""
-    if isinstance(value, float):
-        return f"{value:g}"
-    return str(value)
-
-
-def with_interval(frame: pd.DataFrame, name: str, places: int = 2, unit: str = "") -> pd.Series:
-    """`name` as text, its 95 % interval in brackets behind it: `2.41 [2.20, 2.63]`."""
-    show = decimals(places)
-
-    def cell(row: pd.Series) -> str:
-        if pd.isna(row[name]):
-            return ""
-        plain = f"{show(row[name])}{unit}"
-        low, high = row.get(f"{name}_low"), row.get(f"{name}_high")
-        if pd.isna(low) or pd.isna(high):
-            return plain
-        return f"{plain} [{show(low)}, {show(high)}]"
-
-    if frame.empty:
-        return pd.Series(dtype=str)
-    return frame.apply(cell, axis=1)
+def _latex(text: Any) -> str:
+    r"""Plain text escaped; braces keep a leading `[` from being read as an argument of `\\`."""
+    escaped = str(text).translate(_LATEX)
+    return f"{{{escaped}}}" if escaped.startswith("[") else escaped
 
 
 def make_table(
-    name: str, title: str, raw: pd.DataFrame, columns: dict[str, pd.Series], note: str = ""
+    name: str,
+    title: str,
+    raw: pd.DataFrame,
+    columns: Mapping[str, pd.Series],
+    note: str = "",
+    best: pd.Series | None = None,
 ) -> Table:
     """A table whose shown columns are `columns`, less those that are empty in every row."""
-    shown = pd.DataFrame({head: list(values) for head, values in columns.items()})
+    shown = pd.DataFrame({head: list(values) for head, values in columns.items()}, dtype=str)
     kept = [str(head) for head in shown if (shown[head] != "").any()]
     numeric = frozenset(head for head in kept if shown[head].map(_looks_numeric).all())
-    return Table(name, title, raw.reset_index(drop=True), shown[kept], note, numeric)
+    marked = [] if best is None else [place for place, mark in enumerate(best) if mark]
+    raw = raw.reset_index(drop=True)
+    return Table(name, title, raw, shown[kept], note, numeric, frozenset(marked))
 
 
 def _looks_numeric(cell: str) -> bool:
@@ -125,33 +158,173 @@ def _looks_numeric(cell: str) -> bool:
     return cell == "" or cell == "–" or cell[0].isdigit() or (cell[0] in "-−" and len(cell) > 1)
 
 
+def column_table(
+    name: str,
+    title: str,
+    rows: pd.DataFrame,
+    columns: Sequence[Column],
+    note: str = "",
+    best: pd.Series | None = None,
+) -> Table:
+    """`columns` of `rows`; notes of those that hold a value follow `note`."""
+    cells = {
+        column.title: pd.Series([column.text(row) for row in rows.to_dict("records")], dtype=str)
+        for column in columns
+    }
+    noted = [
+        f"{column.title}: {column.note}"
+        for column in columns
+        if column.note and (cells[column.title] != "").any()
+    ]
+    ends = [end for column in columns for end in column.ends or () if end.endswith("_low")]
+    intervals = INTERVALS if any(known(rows, end) for end in ends) else ""
+    parts = (note, f"{'; '.join(noted)}." if noted else "", intervals)
+    return make_table(name, title, rows, cells, " ".join(filter(None, parts)), best)
+
+
+def method_table(summary: pd.DataFrame) -> Table:
+    """τ, speed and exactness, one row per method and setting, the fastest marked."""
+    foreign = says_false(summary["drafter_matches_target"]).map({True: "drafter of another target"})
+    remark = foreign.mask(says_false(summary["lossless"]), "lossy")
+    rows = summary.assign(remark=remark.mask(summary["infeasible"], "infeasible"))
+    keys = (
+        *("tau_micro", "tau_macro", "speedup", "speedup_robust", "tokens_per_second"),
+        *("decode_tokens_per_second", "greedy_match_rate", "exact_rate", "tie_rate"),
+        *("distribution_z", "num_tokens", "num_cycles", "num_disturbed"),
+    )
+    columns = (_LABEL, *pick(SUMMARY, *keys), Column("remark"))
+    best = rows["speedup"] == rows["speedup"].max() if known(rows, "speedup") else None
+    return column_table("methods", "Methods", rows, columns, best=best)
+
+
+def cost_table(summary: pd.DataFrame, per_cycle: pd.DataFrame) -> Table:
+    """Where the time goes, one row per method: tokens and milliseconds per cycle, latencies."""
+    keys = ("draft_ms", "verify_ms", "overhead_ms", "ttft_ms", "itl_p50_ms", "itl_p95_ms")
+    columns = (_LABEL, *_DRAFTED, *pick(SUMMARY, *keys, "itl_p99_ms", "peak_memory_mb"))
+    rows = summary.merge(per_cycle, on="label", how="left")
+    return column_table("costs", "Cost of a cycle", rows, columns)
+
+
+def acceptance_table(by_depth: pd.DataFrame) -> Table:
+    """Conditional and cumulative acceptance per method and depth."""
+    return column_table("acceptance", "Acceptance by depth", by_depth, _ACCEPTANCE)
+
+
+def calibration_table(bins: pd.DataFrame) -> Table:
+    """Acceptance by the drafter's confidence."""
+    return column_table("calibration", "Acceptance by confidence", bins, _CALIBRATION)
+
+
+def category_table(by_category: pd.DataFrame) -> Table:
+    """One row per method, one column per category: τ, and the speedup where timed."""
+    tau, speedup = pick(SUMMARY, "tau_micro", "speedup")
+    cells = by_category.assign(
+        cell=[
+            f"{tau.number(row['tau_micro'])} / {speedup.number(row['speedup'])}{speedup.unit}"
+            if pd.notna(row["speedup"])
+            else tau.text({"tau_micro": row["tau_micro"]})
+            for row in by_category.to_dict("records")
+        ]
+    )
+    plane = cells.pivot_table(
+        index="label", columns="category", values="cell", aggfunc="first", sort=False
+    ).fillna("")
+    columns = {"method": plane.index.to_series(), **{str(name): plane[name] for name in plane}}
+    note = "τ / speedup." if known(by_category, "speedup") else "τ."
+    return make_table("categories", "Categories", by_category, columns, note)
+
+
+def divergence_table(divergences: pd.DataFrame, noise: float | None = None) -> Table:
+    """First differences from vanilla's greedy output, ties included, as the bench judged them.
+
+    Args:
+        divergences: `Run.divergences`.
+        noise: how much the target's logits vary with the size of a pass, if measured.
+    """
+    note = (
+        ""
+        if noise is None
+        else f"The target's logits vary by up to {noise:.1e} with a pass's size."
+    )
+    return column_table("divergences", "Divergences from vanilla", divergences, DIVERGENCES, note)
+
+
+def ranking_table(grid: Grid) -> Table:
+    """Settings of one grid that could run, the fastest first (by τ where untimed)."""
+    by = "speedup" if known(grid.feasible, "speedup") else "tau_micro"
+    rows = grid.feasible.sort_values([by, "num_nodes", *TREE[:2]], ascending=[False, *[True] * 3])
+    keys = ("speedup", "tau_micro", "tau_macro", "tokens_per_second", "draft_ms", "verify_ms")
+    columns = pick(SUMMARY, *TREE, *keys, "overhead_ms")
+    note = "The first is the best of many noisy measurements, so it is likely a little lower."
+    best = pd.Series(range(len(rows))) == 0
+    return column_table(f"ranking{grid.suffix}", grid.title, rows, columns, note, best)
+
+
+def infeasible_table(grid: Grid) -> Table:
+    """Settings of one grid that are infeasible, and why."""
+    rows = grid.rows[grid.rows["infeasible"]].sort_values(["num_nodes", *TREE[:2]])
+    columns = pick(SUMMARY, *TREE, "reason")
+    return column_table(f"infeasible{grid.suffix}", f"{grid.title}: infeasible", rows, columns)
+
+
+def training_table(training: pd.DataFrame, depths: list[str], tau: str | None) -> Table:
+    """Held-out acceptance by depth and expected tokens per cycle at each validation."""
+    columns = [Column("step", decimals=0)]
+    columns += [Column(name, f"depth {depth}", "", 3) for depth, name in enumerate(depths, 1)]
+    columns += [Column(tau, "expected τ", "of a chain", 2)] if tau else []
+    best = training[tau or depths[0]] == training[tau or depths[0]].max()
+    note = "Conditional acceptance on held-out conversations, teacher-forced."
+    return column_table("training", "Training", training, columns, note, best)
+
+
+def pass_table(passes: pd.DataFrame) -> Table:
+    """Every pass: its time with quartiles, relative cost and share of the machine's limits."""
+    return column_table("passes", "Passes", passes, (*CURVES, *WORK))
+
+
+def limits_table(limits: Mapping[str, float]) -> Table:
+    """What the machine reached at most: memory reads and matrix products."""
+    rows = pd.DataFrame({"limit": list(limits), "per_second": list(limits.values())})
+    reads = rows["limit"] == "read"
+    giga = rows["per_second"].astype(float) / 1e9
+    shown = rows.assign(
+        limit=(rows["limit"].astype(str) + " products").mask(reads, "memory reads"),
+        gigabytes=giga.where(reads),
+        gigaflops=giga.mask(reads),
+    )
+    columns = (Column("limit"), Column("gigabytes", "GB/s", "", 1), *pick(WORK, "gigaflops"))
+    return column_table("limits", "Limits of the machine", shown, columns)
+
+
+def overhead_table(rows: pd.DataFrame) -> Table:
+    """Medians per cycle of a short decode, and what is neither target nor drafter."""
+    return column_table("overhead", "Cycles", rows, OVERHEAD)
+
+
+def prediction_table(rows: pd.DataFrame) -> Table:
+    """Speedups predicted from costs and acceptance, beside those of the bench."""
+    best = rows["best"].notna() if "best" in rows else None
+    return column_table("predictions", "Predicted speedup", rows, PREDICTIONS, best=best)
+
+
+def crossover_table(rows: pd.DataFrame) -> Table:
+    """Speedups predicted from assumed acceptance, by batch size."""
+    return column_table("crossover", "Predicted speedup by batch size", rows, CROSSOVER)
+
+
 def provenance_table(provenance: dict[str, Any]) -> Table:
     """Where the numbers come from: command, commit, versions, machine, seeds, prompts, times."""
-    starts = provenance.get("resumed") or []
-    resumed = [f"{one.get('start')} at {one.get('git_commit')}" for one in starts]
-    flat = flatten({**provenance, "resumed": resumed})
-    raw = pd.DataFrame({"item": list(flat), "value": [text(value) for value in flat.values()]})
-    raw = raw[raw["value"] != ""]
-    columns = {"item": raw["item"], "value": raw["value"]}
-    return make_table("provenance", "Provenance", raw, columns)
+    flat = pd.json_normalize(provenance).to_dict("records")[0] if provenance else {}
+    texts = {name: text for name, value in flat.items() if (text := _plain(value))}
+    raw = pd.DataFrame({"item": list(texts), "value": list(texts.values())})
+    return make_table("provenance", "Provenance", raw, {"item": raw["item"], "value": raw["value"]})
 
 
-def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mappings as one, with dotted keys; lists become text."""
-    flat: dict[str, Any] = {}
-    for key, value in values.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, dict):
-            flat |= flatten(value, f"{name}.")
-        elif isinstance(value, list):
-            flat[name] = ", ".join(str(item) for item in value)
-        else:
-            flat[name] = value
-    return flat
-
-
-def as_yaml(config: dict[str, Any]) -> str:
-    """A configuration as YAML text; empty for none."""
-    if not config:
+def _plain(value: Any) -> str:
+    if isinstance(value, list):
+        return "; ".join(map(_plain, value))
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {item}" for key, item in value.items())
+    if value is None or value != value:
         return ""
-    return str(yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -20,7 +20,7 @@ from eagle_lab.bench.settings import BenchSettings
 from eagle_lab.data.prompts import Question, load_questions, spread
 from eagle_lab.methods.build import MethodBuilder, drafter_digests
 from eagle_lab.reports import make_report
-from eagle_lab.reports.words import replay_words
+from eagle_lab.reports.findings import REPLAYED
 from eagle_lab.runs.folder import RunFolder
 from eagle_lab.runs.job import entries_from, sampling_from, target_from
 from eagle_lab.runs.terminal import bench_table, reasons
@@ -107,7 +107,7 @@ def warn_of_turns(bench: Bench, console: Console) -> None:
 def show_equality(results: BenchResults, settings: BenchSettings, console: Console) -> None:
     """Say how greedy outputs compare with vanilla's; of a replay, that they were not compared."""
     if settings.replay:
-        console.print(replay_words(settings.sampling.temperature))
+        console.print(REPLAYED)
     if results.noise is None:
         return
     counted, noise = results.as_json(), results.noise["max_difference"]

@@ -33,8 +33,7 @@ from eagle_lab.columns import CROSSOVER, CURVES, WORK, csv_names
 from eagle_lab.config import drafter_kind, settings_of
 from eagle_lab.errors import Infeasible, UserError, choose
 from eagle_lab.failures import one_line
-from eagle_lab.reports import load_run, make_report
-from eagle_lab.reports.joined import join_reports
+from eagle_lab.reports import join_reports, load_run, make_report
 from eagle_lab.runs import job
 from eagle_lab.runs.folder import RunFolder
 from eagle_lab.runs.terminal import crossover_table

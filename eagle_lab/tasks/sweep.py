@@ -31,7 +31,7 @@ from eagle_lab.bench.runner import Bench
 from eagle_lab.errors import UserError, choose
 from eagle_lab.methods.build import Entries, Method, MethodBuilder
 from eagle_lab.reports import make_report
-from eagle_lab.reports.collect import write_sweep
+from eagle_lab.reports.load import write_sweep
 from eagle_lab.runs.folder import RunFolder
 from eagle_lab.runs.job import entries_from, target_from
 from eagle_lab.tasks.bench import finish, questions_from, settings_from

@@ -13,7 +13,7 @@ import pytest
 from eagle_lab.config import compose
 from eagle_lab.errors import UserError
 from eagle_lab.reports import load_run
-from eagle_lab.reports.calibration import calibration, expected_calibration_error
+from eagle_lab.reports.acceptance import calibration, expected_calibration_error
 from eagle_lab.reports.claims.claim import Claim, load_claim
 from eagle_lab.reports.claims.compare import compare, hardware
 from eagle_lab.reports.claims.measure import add_run, evaluation_of, publishable, without_paths

@@ -14,7 +14,7 @@ from eagle_lab.reports.acceptance import (
     emitted_lengths,
     tokens_per_cycle,
 )
-from eagle_lab.reports.partial import summarize_generations
+from eagle_lab.reports.frames import summarize_generations
 
 
 def generation(accepted: list[int], emitted: list[int] | None, question: int = 1, **more: object):
@@ -46,7 +46,7 @@ def test_a_cut_cycle_is_no_trial_beyond_what_it_emitted():
     assert found["accepted"].tolist() == [2, 2, 1]
 
 
-def test_agrees_with_the_evaluations_arithmetic():
+def test_agrees_with_the_bench():
     random = np.random.default_rng(3)
     accepted = random.integers(0, 5, 200).tolist()
     cut = (random.random(200) < 0.1).tolist()
@@ -132,7 +132,7 @@ def test_histogram_and_means_per_cycle():
 
 
 def test_summary_of_unfinished_work():
-    """Three cycles that accept 2, 0, 4: 9 tokens behind the first, tau 3 (micro); macro by turn."""
+    """Three cycles that accept 2, 0, 4: 9 tokens after the first, tau 3 (micro); macro by turn."""
     rows = pd.DataFrame(
         [
             generation([2, 0, 4], [3, 1, 5], 1, prefill_s=1.0, decode_s=2.0),

@@ -16,10 +16,8 @@ from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
 from eagle_lab.reports import describe, load_run, load_sweep
-from eagle_lab.reports.curves import training_curve
-from eagle_lab.reports.heatmaps import sweep_heatmap
-from eagle_lab.reports.plot import Plot
-from eagle_lab.reports.style import METHODS, ink_on, label_styles, method_style
+from eagle_lab.reports.draw import METHODS, Plot, ink_on, label_styles, method_style
+from eagle_lab.reports.figures import FIGURES, plot
 from eagle_lab.reports.sweeps import grids
 from tests.reports.fake_run import BENCH, FakeMethod, write_bench, write_config, write_profile
 
@@ -56,17 +54,42 @@ def all_plots(
     training_rows: pd.DataFrame,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> list[Plot]:
-    columns = [f"val_acceptance_{depth}" for depth in range(1, 6)]
-    curve = training_curve(training_rows, columns, "val_tau")
-    assert curve is not None
+    confident = pd.DataFrame(
+        {"label": "a", "mean_confidence": [0.1, 0.5], "acceptance": [0.2, 0.5]}
+    )
+    confident = confident.assign(acceptance_low=[0.1, 0.4], acceptance_high=[0.3, 0.6])
+    alone = [
+        plot("training", training_rows),
+        plot("calibration", confident),
+        plot("crossover", crossover_rows()),
+    ]
     one = describe(load_run(one_process_sweep)).plots
     batches = describe(load_sweep(batch_root)).plots
     crowded = describe(load_run(crowded_run)).plots
     profiles = tmp_path_factory.mktemp("profiles")
     profile = describe(load_run(write_profile(profiles / "both"))).plots
-    alone = describe(load_run(write_profile(profiles / "target", drafter=False))).plots
-    several = (bench_plots, sweep_plots, one, batches, crowded, profile, alone)
-    return [*(plot for plots in several for plot in plots.values()), curve]
+    target = describe(load_run(write_profile(profiles / "target", drafter=False))).plots
+    several = (bench_plots, sweep_plots, one, batches, crowded, profile, target)
+    return [*(shown for plots in several for shown in plots.values()), *filter(None, alone)]
+
+
+def crossover_rows() -> pd.DataFrame:
+    speedups = {
+        ("chain", 0.6): [1.8, 1.4, 1.0],
+        ("chain", 0.8): [2.5, 2.0, 1.2],
+        ("tree", 4.0): [2.9, 0.9, 0.3],
+        ("tree", 2.0): [0.9, 0.8, 0.2],
+    }
+    return pd.DataFrame(
+        {
+            "drafting": drafting, "batch_size": size, "context": context, "depth": 3,
+            "acceptance": value if drafting == "chain" else None, "width": 1, "num_nodes": 3,
+            "tau": 2.0 if drafting == "chain" else value, "predicted_speedup": speedup,
+        }
+        for context in (512, 2048)
+        for (drafting, value), line in speedups.items()
+        for size, speedup in zip((1, 8, 64), line, strict=True)
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -122,22 +145,22 @@ def test_every_file_shows_something_and_no_text_collides(
     all_plots: list[Plot], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """Texts stay on the canvas; no two upright ones share more than a pixel or so."""
-    for number, plot in enumerate(all_plots):
+    for number, shown in enumerate(all_plots):
         folder = tmp_path / str(number)
         folder.mkdir()
         with recorded_texts(monkeypatch) as drawn:
-            pixels = matplotlib.image.imread(plot.save(folder))
+            pixels = matplotlib.image.imread(shown.save(folder))
         height, width = pixels.shape[:2]
         assert width >= 500
-        assert pixels[..., :3].std() > 0.02, plot.name
-        assert [path.name for path in folder.iterdir()] == [f"{plot.name}.png"]
+        assert pixels[..., :3].std() > 0.02, shown.name
+        assert [path.name for path in folder.iterdir()] == [f"{shown.name}.png"]
         for text, box in drawn.values():
             inside = box.x0 >= -2 and box.y0 >= -2 and box.x1 <= width + 2 and box.y1 <= height + 2
-            assert inside, f"{plot.name}: '{text.get_text()}' leaves the canvas"
+            assert inside, f"{shown.name}: '{text.get_text()}' leaves the canvas"
         upright = [(text, box) for text, box in drawn.values() if text.get_rotation() % 90 == 0]
         for (one, box), (other, place) in itertools.combinations(upright, 2):
             assert overlap(box, place) < 3, (
-                f"{plot.name}: '{one.get_text()}' overlaps '{other.get_text()}'"
+                f"{shown.name}: '{one.get_text()}' overlaps '{other.get_text()}'"
             )
 
 
@@ -163,23 +186,32 @@ def overlap(one: Bbox, other: Bbox) -> float:
     return 0.0 if shared is None else min(shared.width, shared.height)
 
 
-def test_captions_state_n_and_the_interval(
-    bench_plots: dict[str, Plot], sweep_plots: dict[str, Plot]
-):
-    for name in ("tau_by_method", "speedup_by_method"):
-        assert "n = 16 questions, T = 0, batch size 1" in bench_plots[name].caption
-        assert "95 %" in bench_plots[name].caption
-    assert "n = 2 questions per category" in bench_plots["categories_tau"].caption
-    assert "95 %" in bench_plots["acceptance_by_depth"].caption
-    assert "95 % interval" in sweep_plots["sweep_speedup"].caption
-    assert "Hatched: cannot be (7 settings)" in sweep_plots["sweep_tau"].caption
+def test_every_figure_was_drawn(all_plots: list[Plot]):
+    assert {shown.name for shown in all_plots} == set(FIGURES)
+
+
+def test_captions_state_their_conditions(bench_plots: dict[str, Plot]):
+    for name in ("tau_by_method", "speedup_by_method", "time_split"):
+        assert "n = 16 questions, T = 0, batch 1" in bench_plots[name].caption
+    assert "n = 2 questions" in bench_plots["categories_tau"].caption
+
+
+def test_crossover_has_a_panel_per_context_and_a_line_per_assumption():
+    made = plot("crossover", crossover_rows())
+    assert made is not None
+    panels = made.figure.axes
+    assert [axes.get_title(loc="left") for axes in panels] == ["context 512", "context 2048"]
+    for axes in panels:
+        lines = [list(line.get_ydata()) for line in axes.lines]
+        assert [1.8, 1.4, 1.0] in lines and len(lines) == 5  # four assumptions, and the line at 1
+    assert plot("crossover", pd.DataFrame()) is None
 
 
 def test_the_best_cell_is_outlined_once_and_the_infeasible_are_hatched(sweep_root: Path):
     (grid,) = grids(load_sweep(sweep_root).table)
-    plot = sweep_heatmap(grid, "speedup")
-    assert plot is not None
-    patches = [patch for axes in plot.figure.axes for patch in axes.patches]
+    made = plot("sweep_speedup", grid)
+    assert made is not None
+    patches = [patch for axes in made.figure.axes for patch in axes.patches]
     assert sum(patch.get_hatch() is not None for patch in patches) == 7
     assert sum(not patch.get_fill() for patch in patches) == 1
 
@@ -187,7 +219,7 @@ def test_the_best_cell_is_outlined_once_and_the_infeasible_are_hatched(sweep_roo
 def test_a_grid_without_any_measurement_draws_nothing(sweep_root: Path):
     table = load_sweep(sweep_root).table
     table["infeasible"] = table["method"] != "vanilla"
-    assert sweep_heatmap(grids(table)[0], "speedup") is None
+    assert plot("sweep_speedup", grids(table)[0]) is None
 
 
 def test_a_method_has_one_colour_everywhere():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pandas as pd
@@ -10,9 +9,8 @@ import pytest
 
 from eagle_lab.errors import UserError
 from eagle_lab.reports import load_run, load_sweep
-from eagle_lab.reports.divergences import compare_with_vanilla, first_difference
-from eagle_lab.reports.folders import is_sweep
-from eagle_lab.reports.frames import label_generations, label_rows, main_rows, tidy
+from eagle_lab.reports.frames import label_rows, main_rows, tidy, with_labels
+from eagle_lab.reports.load import is_sweep
 from tests.reports.fake_run import BENCH, write_bench, write_config, write_sweep
 
 
@@ -27,6 +25,9 @@ def test_labels_name_what_tells_rows_apart():
     assert frame["label"].tolist() == ["vanilla", "eagle, depth 4", "eagle, depth 6"]
     frame = label_rows(rows(method=["a", "a"], temperature=[0.0, 0.7], drafter=["x/one", "x/two"]))
     assert frame["label"].tolist() == ["a, one, T = 0", "a, two, T = 0.7"]
+    settings = ['{"depth": 4, "stop": 0.1}', '{"depth": 4, "stop": 0.2}']
+    frame = label_rows(rows(method=["a", "a"], depth=[4, 4], settings=settings))
+    assert frame["label"].tolist() == ["a, stop 0.1", "a, stop 0.2"]
 
 
 def test_rows_of_several_jobs_that_nothing_else_tells_apart():
@@ -34,12 +35,11 @@ def test_rows_of_several_jobs_that_nothing_else_tells_apart():
     assert frame["label"].tolist() == ["a, job 0", "a, job 1"]
 
 
-def test_an_infeasible_row_is_marked_wherever_it_says_so():
-    frame = rows(method=["a", "b", "c"], status=["ok", "infeasible", "ok"], tau_micro=[2, "", 3])
-    assert frame["infeasible"].tolist() == [False, True, False]
-    frame = rows(method=["a", "b"], tau_macro=["2.5", "infeasible"])
+def test_every_column_is_there_and_numbers_are_numbers():
+    frame = rows(method=["a", "b"], status=["ok", "infeasible"], tau_micro=["2.5", ""])
     assert frame["infeasible"].tolist() == [False, True]
-    assert frame["tau_macro"].isna().tolist() == [False, True]
+    assert frame["tau_micro"].isna().tolist() == [False, True]
+    assert frame["speedup"].isna().all()
 
 
 def test_main_rows_are_feasible_and_of_the_smallest_batch():
@@ -51,7 +51,7 @@ def test_main_rows_are_feasible_and_of_the_smallest_batch():
 def test_generations_get_the_label_of_their_setting():
     summary = label_rows(rows(method=["a", "a"], depth=[2, 4]))
     generations = pd.DataFrame({"method": ["a", "a", "other"], "depth": [4.0, 2.0, 2.0]})
-    assert label_generations(generations, summary)["label"].tolist() == ["a, depth 4", "a, depth 2"]
+    assert with_labels(generations, summary)["label"].tolist() == ["a, depth 2", "a, depth 4"]
 
 
 def test_a_run_holds_what_the_bench_wrote(bench_run: Path):
@@ -90,7 +90,7 @@ def test_a_broken_line_in_the_middle_is_named(tmp_path: Path):
     lines = path.read_text().splitlines()
     lines[4] = lines[4][:20]
     path.write_text("\n".join(lines))
-    with pytest.raises(UserError, match=r"generations.jsonl, line 5 is not valid JSON"):
+    with pytest.raises(UserError, match=r"generations\.jsonl, line 5\b"):
         load_run(folder)
 
 
@@ -121,48 +121,27 @@ def test_a_sweep_of_trainings_is_no_table_of_methods(tmp_path: Path):
     (tmp_path / "0").mkdir()
     write_config(tmp_path / "0", "train", finished=True)
     (tmp_path / "0" / "summary.csv").write_text("step,val_tau,val_acceptance_1\n100,1.2,0.2\n")
-    with pytest.raises(UserError, match="are no benches"):
+    with pytest.raises(UserError):
         load_sweep(tmp_path)
 
 
 def test_a_folder_that_is_none(tmp_path: Path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.yaml").write_text("task: bench\n")
-    with pytest.raises(UserError, match=r"no folder '.*nope'; runs in '.*': run"):
-        load_run(tmp_path / "nope")
-    with pytest.raises(UserError, match=r"nor is there"):
-        load_run(tmp_path / "nope" / "deeper")
-    with pytest.raises(UserError, match="is no run folder.*runs in it: run"):
-        load_run(tmp_path)
-    with pytest.raises(UserError, match="holds no results yet"):
-        load_run(tmp_path / "run")
+    for folder in (tmp_path / "nope", tmp_path):  # the error names the runs that are there
+        with pytest.raises(UserError, match=r"runs in .*: run$"):
+            load_run(folder)
+    for folder in (tmp_path / "nope" / "deeper", tmp_path / "run"):
+        with pytest.raises(UserError):
+            load_run(folder)
 
 
 def test_a_damaged_provenance_is_named(tmp_path: Path):
     folder = write_bench(tmp_path / "run")
     (folder / "provenance.json").write_text('{"seed": ')
-    with pytest.raises(UserError, match=r"provenance.json is not valid JSON"):
+    with pytest.raises(UserError, match=r"provenance\.json"):
         load_run(folder)
 
 
-def test_first_difference():
-    assert first_difference([1, 2, 3], [1, 2, 3]) is None
-    assert first_difference([1, 2, 3], [1, 9, 3]) == 1
-    assert first_difference([1, 2], [1, 2, 3]) == 2
-
-
-def test_divergences_from_tokens_alone(tmp_path: Path):
-    folder = write_bench(tmp_path / "run")
-    generations = load_run(folder).generations
-    assert compare_with_vanilla(generations).empty
-    place = generations.index[generations["method"] == "eagle_chain"][3]
-    changed = list(generations.at[place, "tokens"])
-    changed[7] = -1
-    generations.at[place, "tokens"] = changed
-    found = compare_with_vanilla(generations)
-    assert found[["method", "position"]].to_numpy().tolist() == [["eagle_chain", 7]]
-
-
-def test_the_run_list_of_the_bench_wins(bench_run: Path):
-    assert json.loads((bench_run / "summary.json").read_text()) == {}
+def test_divergences_are_those_that_the_bench_judged(bench_run: Path):
     assert load_run(bench_run).divergences["logit_gap"].tolist() == [0.00021]

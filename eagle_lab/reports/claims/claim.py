@@ -24,7 +24,7 @@ import yaml
 
 from eagle_lab.columns import CATEGORIES, SUMMARY, Column, csv_names, pick
 from eagle_lab.errors import UserError, choose
-from eagle_lab.reports.folders import read_json
+from eagle_lab.reports.load import read_json
 
 CHECKOUT_CLAIMS = Path(__file__).resolve().parents[3] / "experiments"
 

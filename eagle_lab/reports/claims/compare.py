@@ -30,7 +30,6 @@ from eagle_lab.reports.claims.claim import (
     Claim,
 )
 from eagle_lab.reports.tables import Table, make_table
-from eagle_lab.reports.words import counted
 
 NUMBER = "%.8g"
 """How numbers are written."""
@@ -212,7 +211,9 @@ def hardware(claim: Claim) -> str:
 
 def _machine(run: dict[str, Any]) -> str:
     cores = (run.get("machine") or {}).get("num_cpus")
-    where = counted(cores, "core") if cores and run.get("device") == "cpu" else None
+    where = (
+        f"{cores} core{'' if cores == 1 else 's'}" if cores and run.get("device") == "cpu" else None
+    )
     return ", ".join(filter(None, (run.get("device_name"), where, run.get("dtype"))))
 
 

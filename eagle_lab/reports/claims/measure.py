@@ -27,15 +27,11 @@ import pandas as pd
 from eagle_lab.columns import SUMMARY, csv_names, pick
 from eagle_lab.errors import UserError
 from eagle_lab.files import write_text
-from eagle_lab.reports.acceptance import acceptance_by_depth, cycles
-from eagle_lab.reports.calibration import calibration
+from eagle_lab.reports.acceptance import acceptance_by_depth, calibration, cycles
 from eagle_lab.reports.claims.claim import MEASURED_COLUMNS, SETTINGS, Claim, with_settings
 from eagle_lab.reports.claims.compare import NUMBER, places
-from eagle_lab.reports.divergences import with_ties
-from eagle_lab.reports.folders import is_sweep
-from eagle_lab.reports.frames import label_generations
-from eagle_lab.reports.load import Run, Sweep, load_run, load_sweep
-from eagle_lab.reports.training import tau_column
+from eagle_lab.reports.frames import with_labels, with_ties
+from eagle_lab.reports.load import TAU, Run, Sweep, is_sweep, load_run, load_sweep
 
 PUBLISHED = (
     *("task", "status", "start", "end", "command", "git_commit", "git_dirty"),
@@ -125,7 +121,7 @@ def _rows(table: str, results: Run | Sweep) -> pd.DataFrame:
     if table == "acceptance":
         return _acceptance_rows(results)
     if table == "calibration":
-        generations = label_generations(results.generations, results.main)
+        generations = with_labels(results.generations, results.main)
         return _with_method(results, calibration(generations, seed=results.seed))
     if table == "categories":
         conditions = results.summary.iloc[0][["temperature", "batch_size"]].to_dict()
@@ -156,7 +152,7 @@ def _formula_rows(run: Run, summary: pd.DataFrame) -> pd.DataFrame:
 
 def _acceptance_rows(run: Run) -> pd.DataFrame:
     """n-α: one line per method and drafted token, counted from 0 as the papers do."""
-    generations = label_generations(run.generations, run.main)
+    generations = with_labels(run.generations, run.main)
     found = acceptance_by_depth(cycles(generations), seed=run.seed)
     names = {f"conditional{end}": f"acceptance{end}" for end in ("", "_low", "_high")}
     found = found.drop(columns="accepted").rename(columns={**names, "trials": "num_trials"})
@@ -172,8 +168,7 @@ def _with_method(run: Run, rows: pd.DataFrame) -> pd.DataFrame:
 
 def _training_rows(run: Run) -> pd.DataFrame:
     """One line per validation: the expected τ of chains on held-out answers, against time."""
-    tau = tau_column(run.training)
-    if tau is None:
+    if TAU not in run.training:
         raise UserError(f"{run.path} has no column of expected τ, so it measures nothing here")
     of_draft_model = run.provenance.get("task") == "train_draft"
     return pd.DataFrame(
@@ -181,7 +176,7 @@ def _training_rows(run: Run) -> pd.DataFrame:
             "benchmark": "held_out",
             "method": "speculative" if of_draft_model else "eagle_chain",
             "training_minutes": run.training["minutes"].round(2),
-            "val_tau": run.training[tau],
+            "val_tau": run.training[TAU],
         }
     )
 
