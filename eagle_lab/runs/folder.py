@@ -42,6 +42,8 @@ _NOT_COMPARED = ("output_dir", "overwrite", "logger")
 _END_OF_CAPTURE = "data.num_tokens"
 # Tasks whose results depend on the contents of the file `eval.prompts`
 _ASK_QUESTIONS = ("bench", "sweep", "quickstart")
+# Sections whose keys depend on what was chosen; elsewhere one that is gone left with the package
+_OPEN_SECTIONS = ("method", "sweep", "drafter")
 _ABSENT = object()
 _MOST_SHOWN = 6
 
@@ -249,11 +251,16 @@ def _empty(path: Path) -> None:
 def _differences(there: DictConfig, asked: DictConfig) -> dict[str, tuple[Any, Any]]:
     """The keys whose values differ, with both values as one writes them.
 
-    A key that the package has gained since is no difference as long as it has its default.
+    A key that the package has lost since is no difference, nor one that it has gained, as long as
+    that has its default.
     """
     old, new = _flat(comparable(there)), _flat(asked)
     pairs = {key: (old.get(key, _ABSENT), new.get(key, _ABSENT)) for key in sorted({*old, *new})}
-    pairs = {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
+    pairs = {
+        key: pair
+        for key, pair in pairs.items()
+        if pair[0] != pair[1] and (key in new or key.partition(".")[0] in _OPEN_SECTIONS)
+    }
     if any(key not in old for key in pairs):
         own = [name for name in asked.method if name in options("method")]
         defaults = _flat(comparable(compose([f"method=[{','.join(own)}]"])))

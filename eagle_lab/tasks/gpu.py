@@ -168,7 +168,7 @@ def measure_shapes(config: DictConfig, console: Console, end: float) -> list[str
         In words what was left out.
     """
     settings: ProfileSettings = settings_of(config.profile)
-    assumed = Assumed(settings.acceptance, tree_taus=settings.tree_taus, **config.tree)
+    assumed = Assumed(**config.tree)
     names = [choose(name, SHAPES, "shape (profile.shapes)") for name in settings.shapes]
     places = [(rows, context) for context in settings.contexts for rows in settings.batch_sizes]
     left_out = []

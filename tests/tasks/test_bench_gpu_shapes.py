@@ -19,7 +19,7 @@ TINY = (
     "+experiment=bench_gpu_shapes", "device=cpu", "dtype=float32",
     "profile.shapes=[tiny,tiny_deep]", "profile.batch_sizes=[1,2]", "profile.contexts=[8,24]",
     "profile.num_tokens=[1,2,6]", "profile.repeats=1", "profile.max_minutes=null",
-    "profile.tree_taus=[2.0]", "tree.depth=2", "tree.width=2", "tree.num_nodes=5",
+    "tree.depth=2", "tree.width=2", "tree.num_nodes=5",
     "drafter.draft_vocab_size=50",
 )  # fmt: skip
 
@@ -109,7 +109,6 @@ def test_the_time_limit_leaves_out_and_the_same_command_goes_on(
     ("override", "words"),
     [
         ("profile.shapes=[llama_7b]", "llama_7b.*allowed"),
-        ("profile.acceptance=[2]", "acceptance"),
         ("profile.num_tokens=[2,4]", "must hold 1"),
         ("graphs=true", "graphs=true"),
         ("dtype=half", "half"),

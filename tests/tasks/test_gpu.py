@@ -20,8 +20,8 @@ TINY = (
     "eval.num_questions=8", "eval.warmup=0", "tree.depth=2", "tree.width=2", "tree.num_nodes=4",
     "method=[vanilla,prompt_lookup,eagle_chain]", "method.eagle_chain.num_draft_tokens=3",
     "profile.batch_sizes=[1,2]", "profile.contexts=[8]", "profile.num_tokens=[1,2,5]",
-    "profile.repeats=1", "profile.decode_tokens=4", "profile.max_minutes=null",
-    "profile.shapes=[tiny]", "profile.tree_taus=[2.0]", "drafter.draft_vocab_size=50",
+    "profile.repeats=1", "profile.max_minutes=null",
+    "profile.shapes=[tiny]", "drafter.draft_vocab_size=50",
 )  # fmt: skip
 PARTS = ["bfloat16", "float32", "batch_2", "profile", "shapes"]
 

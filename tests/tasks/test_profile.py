@@ -23,7 +23,7 @@ SMALL = (
 )  # fmt: skip
 SIZES = (
     "profile.batch_sizes=[1,2]", "profile.contexts=[8,24]", "profile.num_tokens=[1,2,5]",
-    "profile.repeats=2", "profile.decode_tokens=5",
+    "profile.repeats=2",
 )  # fmt: skip
 HEADER = "model_pass,batch_size,context,num_tokens,median_ms,low_ms,high_ms,plain_median_ms"
 
@@ -166,7 +166,6 @@ def test_without_a_drafter_the_target_alone_is_profiled(
     [
         ("profile.num_tokens=[2,4]", "must hold 1"),
         ("profile.contexts=[2044]", "2048"),
-        ("profile.decode_tokens=1", "decode_tokens=1"),
         ("profile.run=/nowhere/at/all", "/nowhere/at/all"),
         ("profile.run={bench} profile.batch_sizes=[1]", "batch size 2"),
         ("profile.run={bench} profile.num_tokens=[1,4]", "5 tokens"),

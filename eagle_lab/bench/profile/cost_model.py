@@ -168,33 +168,21 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Assumed:
-    """What drafting is assumed to achieve.
+    """What drafting is assumed to achieve: one row of results for each chance and each tau.
 
     Attributes:
-        acceptance: chances that a token of a chain is accepted, one row of results for each.
+        depth, width, num_nodes: of the tree.
+        acceptance: chances that a token of a chain is accepted.
         longest: longest chain considered.
-        tree_taus: tokens that a cycle with the tree emits, one row of results for each.
-        depth, width, num_nodes: of that tree.
-
-    Raises:
-        UserError: a chance outside [0, 1], or more tokens per cycle than the tree has levels.
+        tree_taus: tokens that a cycle with the tree emits, those that its depth allows.
     """
 
-    acceptance: Sequence[float] = (0.6, 0.7, 0.8)
+    depth: int
+    width: int
+    num_nodes: int
+    acceptance: tuple[float, ...] = (0.6, 0.7, 0.8)
     longest: int = 7
-    tree_taus: Sequence[float] = ()
-    depth: int = 6
-    width: int = 10
-    num_nodes: int = 59
-
-    def __post_init__(self) -> None:
-        if not all(0 <= rate <= 1 for rate in self.acceptance):
-            raise UserError(f"profile.acceptance={list(self.acceptance)}; each is from 0 to 1")
-        if not all(1 <= tau <= self.depth + 1 for tau in self.tree_taus):
-            raise UserError(
-                f"profile.tree_taus={list(self.tree_taus)}; a tree of {self.depth} levels emits "
-                f"1 to {self.depth + 1} tokens per cycle"
-            )
+    tree_taus: tuple[float, ...] = (3.0, 4.0)
 
 
 def crossover(curves: Iterable[Mapping[str, Any]], assumed: Assumed) -> list[Row]:
@@ -215,7 +203,8 @@ def crossover(curves: Iterable[Mapping[str, Any]], assumed: Assumed) -> list[Row
         costs = CostModel.from_rows(curves, batch_size=batch_size, context=context)
         found = [_chain(costs, rate, assumed.longest) for rate in assumed.acceptance]
         if costs.target.num_tokens[-1] > assumed.num_nodes:
-            found += [_tree(costs, tau, assumed) for tau in assumed.tree_taus]
+            taus = [tau for tau in assumed.tree_taus if tau <= assumed.depth + 1]
+            found += [_tree(costs, tau, assumed) for tau in taus]
         rows += [{"batch_size": batch_size, "context": context} | row for row in found]
     return [{name: row.get(name) for name in csv_names(CROSSOVER)} for row in rows]
 

@@ -41,14 +41,6 @@ class PassSettings:
 class ProfileSettings(PassSettings):
     """The whole `profile` section."""
 
-    decode_tokens: int
     run: str | None
     shapes: list[str]
-    acceptance: list[float]
-    tree_taus: list[float]
     max_minutes: float | None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.decode_tokens < 2:
-            raise UserError(f"profile.decode_tokens={self.decode_tokens}; give at least 2")
