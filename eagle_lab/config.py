@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class TargetConfig:
-    """The model whose text is made faster; read by `models.load`."""
+    """The model whose text is made faster; read by `targets.load`."""
 
     name: str = MISSING
     feature_layers: list[int] | None = None
@@ -120,7 +120,6 @@ class GridConfig:
     num_nodes: list[int] = MISSING
 
 
-@dataclass
 @dataclass
 class ReportConfig:
     """What the report task reads."""
