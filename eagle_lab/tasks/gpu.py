@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from eagle_lab.bench.memory import give_back
-from eagle_lab.bench.profile.cost_model import Assumed, crossover
+from eagle_lab.bench.profile.cost_model import Assumed, Tree, crossover
 from eagle_lab.bench.profile.limits import HIGH, LOW
 from eagle_lab.bench.profile.settings import ProfileSettings
 from eagle_lab.bench.profile.shapes import ShapeCosts
@@ -168,7 +168,7 @@ def measure_shapes(config: DictConfig, console: Console, end: float) -> list[str
         In words what was left out.
     """
     settings: ProfileSettings = settings_of(config.profile)
-    assumed = Assumed(**config.tree)
+    assumed = Assumed(Tree(**config.tree))
     names = [choose(name, SHAPES, "shape (profile.shapes)") for name in settings.shapes]
     places = [(rows, context) for context in settings.contexts for rows in settings.batch_sizes]
     left_out = []

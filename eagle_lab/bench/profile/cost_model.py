@@ -2,31 +2,24 @@
 
 A cycle of depth d and width w costs one target pass over 1 + num_nodes tokens, one draft pass
 over the pairs accepted in the cycle before (it yields level 1), d - 1 draft passes over w nodes,
-and the loop's own overhead. Costs come from cost_curves.csv; knows no model and measures nothing.
-With CUDA graphs a whole tree of a drafter is one graph, whose passes follow each other without
-a launch between them: the sum of single passes, each a launch of its own, then says too much.
+and the loop's own overhead. With CUDA graphs a whole tree of a drafter is one graph, whose passes
+follow each other without a launch between them: the sum of single passes then says too much.
 
     rows = read_curves("runs/profile/cost_curves.csv")
     CostModel.from_rows(rows, batch_size=1, context=128).best_chain([0.6, 0.5, 0.5])
 
-Where speculation stops paying: the speedup that cost curves predict, batch size by batch size.
-
-More rows make a pass over one token do more arithmetic, until drafted tokens are no longer verified
-for nothing. Acceptance is assumed, not measured: a chain whose tokens are each accepted with the
-same chance, and a tree that emits so many tokens per cycle. Knows no model and measures nothing.
-
-Speedups that cost curves and measured acceptance predict, beside what a bench measured.
-
-The two are measured apart: acceptance in the bench, costs in the profile. Where they agree, the
-speedup is understood; where they do not, something costs time that no pass accounts for. Knows no
-files.
+`crossover` assumes acceptance and says at which batch size speculation stops paying. `predict`
+takes it from a bench and puts predicted beside measured speedups: the two are measured apart, so
+where they agree the speedup is understood, where not, something costs time that no pass accounts
+for. Knows no model and measures nothing.
 """
 
 from __future__ import annotations
 
 import csv
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +29,11 @@ from eagle_lab.bench.statistics import tau_of_conditional
 from eagle_lab.columns import CROSSOVER, PREDICTIONS, csv_names
 from eagle_lab.errors import UserError
 from eagle_lab.methods.build import VANILLA
+
+CHAIN, TREE = "chain", "tree"
+UNPREDICTED = ("hybrid",)
+"""Methods with a drafter whose cycles have no one size: a tree here, a copied branch there."""
+Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -65,28 +63,21 @@ class CostModel:
     """Costs of one machine at one batch size and context.
 
     Attributes:
-        target: passes of the target.
-        draft: passes of the drafter.
+        target, draft: passes of each model.
         overhead_ms: of a cycle, outside of both.
-        plain_overhead_ms: of a step of plain decoding; None takes `overhead_ms`.
+        plain_overhead_ms: of a step of plain decoding.
     """
 
     target: CostCurve
     draft: CostCurve
     overhead_ms: float = 0.0
-    plain_overhead_ms: float | None = None
+    plain_overhead_ms: float = 0.0
 
     @classmethod
     def from_rows(
-        cls,
-        rows: Iterable[Mapping[str, Any]],
-        *,
-        batch_size: int,
-        context: int,
-        overhead_ms: float = 0.0,
-        plain_overhead_ms: float | None = None,
+        cls, rows: Iterable[Mapping[str, Any]], *, batch_size: int, context: int, **overheads: float
     ) -> CostModel:
-        """From rows of cost_curves.csv.
+        """From rows of cost_curves.csv, and the overheads by name.
 
         Raises:
             UserError: if they hold nothing for this batch size and context.
@@ -101,10 +92,9 @@ class CostModel:
                     f"no {name} passes were measured at batch_size={batch_size}, context={context}"
                 )
         target, draft = (
-            CostCurve(*zip(*sorted(points[name].items()), strict=True))
-            for name in ("target", "draft")
+            CostCurve(*zip(*sorted(curve.items()), strict=True)) for curve in points.values()
         )
-        return cls(target, draft, overhead_ms, plain_overhead_ms)
+        return cls(target, draft, **overheads)
 
     def cycle_ms(self, tau: float, depth: int, width: float, num_nodes: int) -> float:
         """Cost of one cycle of a dynamic tree; a chain has width 1 and num_nodes = depth.
@@ -112,15 +102,13 @@ class CostModel:
         No draft at all (depth 0) is plain decoding.
         """
         if depth == 0:
-            plain = self.plain_overhead_ms
-            return self.target(1) + (self.overhead_ms if plain is None else plain)
+            return self.target(1) + self.plain_overhead_ms
         drafting = self.draft(max(tau, 1.0)) + (depth - 1) * self.draft(width)
         return drafting + self.target(1 + num_nodes) + self.overhead_ms
 
     def speedup(self, tau: float, depth: int, width: float, num_nodes: int) -> float:
         """Expected speedup of decoding over plain decoding (prefill not counted)."""
-        plain = self.cycle_ms(1.0, 0, 1, 0)
-        return tau * plain / self.cycle_ms(tau, depth, width, num_nodes)
+        return tau * self.cycle_ms(1.0, 0, 1, 0) / self.cycle_ms(tau, depth, width, num_nodes)
 
     def chain_speedups(self, conditional: Sequence[float]) -> list[float]:
         """Expected speedup of chains of 0, 1, … tokens whose n-alphas are `conditional`."""
@@ -145,25 +133,26 @@ def read_curves(path: str | Path) -> list[dict[str, str]]:
     Raises:
         UserError: no such file, or one that lacks a column.
     """
+    needed = {"model_pass", "batch_size", "context", "num_tokens", "median_ms"}
     try:
         with Path(path).open(encoding="utf-8", newline="") as file:
             reader = csv.DictReader(file)
-            missing = set(_READ_COLUMNS) - set(reader.fieldnames or ())
+            missing = sorted(needed - set(reader.fieldnames or ()))
             rows = list(reader)
     except OSError as error:
         raise UserError(f"no cost curves at {path}; +experiment=profile writes them") from error
     if missing:
-        raise UserError(
-            f"{path} is no table of cost curves: it has no {', '.join(sorted(missing))}"
-        )
+        raise UserError(f"{path} is no table of cost curves: it has no {', '.join(missing)}")
     return rows
 
 
-_READ_COLUMNS = ("model_pass", "batch_size", "context", "num_tokens", "median_ms")
+@dataclass(frozen=True)
+class Tree:
+    """Size of a dynamic tree."""
 
-
-CHAIN, TREE = "chain", "tree"
-Row = dict[str, Any]
+    depth: int
+    width: int
+    num_nodes: int
 
 
 @dataclass(frozen=True)
@@ -171,66 +160,42 @@ class Assumed:
     """What drafting is assumed to achieve: one row of results for each chance and each tau.
 
     Attributes:
-        depth, width, num_nodes: of the tree.
+        tree: the tree of `tree_taus`.
         acceptance: chances that a token of a chain is accepted.
         longest: longest chain considered.
         tree_taus: tokens that a cycle with the tree emits, those that its depth allows.
     """
 
-    depth: int
-    width: int
-    num_nodes: int
+    tree: Tree
     acceptance: tuple[float, ...] = (0.6, 0.7, 0.8)
     longest: int = 7
     tree_taus: tuple[float, ...] = (3.0, 4.0)
 
 
 def crossover(curves: Iterable[Mapping[str, Any]], assumed: Assumed) -> list[Row]:
-    """Rows of crossover.csv for every batch size and context of `curves`.
+    """Rows of crossover.csv for every batch size and context in the rows of cost_curves.csv.
 
     A chain has the length that pays best there; depth 0 says that none pays, speedup 1. Costs
     outside the passes of the two models are not counted. A tree is left out where the curves do
     not reach its size.
-
-    Args:
-        curves: rows of cost_curves.csv.
-        assumed: acceptance.
     """
-    curves = list(curves)
-    places = sorted({(int(row["batch_size"]), int(row["context"])) for row in curves})
+    curves, tree = list(curves), assumed.tree
     rows: list[Row] = []
-    for batch_size, context in places:
-        costs = CostModel.from_rows(curves, batch_size=batch_size, context=context)
-        found = [_chain(costs, rate, assumed.longest) for rate in assumed.acceptance]
-        if costs.target.num_tokens[-1] > assumed.num_nodes:
-            taus = [tau for tau in assumed.tree_taus if tau <= assumed.depth + 1]
-            found += [_tree(costs, tau, assumed) for tau in taus]
-        rows += [{"batch_size": batch_size, "context": context} | row for row in found]
+    for place in sorted({(int(row["batch_size"]), int(row["context"])) for row in curves}):
+        here = dict(zip(("batch_size", "context"), place, strict=True))
+        costs = CostModel.from_rows(curves, **here)
+        most = costs.target.num_tokens[-1] - 1
+        for rate in assumed.acceptance:
+            length, speedup = costs.best_chain([rate] * min(assumed.longest, most))
+            found = {"drafting": CHAIN, "acceptance": rate, "predicted_speedup": speedup}
+            found |= {"depth": length, "width": 1, "num_nodes": length}
+            rows.append(here | found | {"tau": tau_of_conditional([rate] * length)})
+        for tau in assumed.tree_taus:
+            if tree.num_nodes <= most and tau <= tree.depth + 1:
+                speedup = costs.speedup(tau, **asdict(tree))
+                found = {"drafting": TREE, "tau": tau, "predicted_speedup": speedup}
+                rows.append(here | asdict(tree) | found)
     return [{name: row.get(name) for name in csv_names(CROSSOVER)} for row in rows]
-
-
-def _chain(costs: CostModel, rate: float, longest: int) -> Row:
-    longest = min(longest, costs.target.num_tokens[-1] - 1)
-    length, speedup = costs.best_chain([rate] * longest)
-    return {
-        "drafting": CHAIN,
-        "acceptance": rate,
-        "depth": length,
-        "width": 1,
-        "num_nodes": length,
-        "tau": tau_of_conditional([rate] * length),
-        "predicted_speedup": speedup,
-    }
-
-
-def _tree(costs: CostModel, tau: float, assumed: Assumed) -> Row:
-    sizes = {"depth": assumed.depth, "width": assumed.width, "num_nodes": assumed.num_nodes}
-    speedup = costs.speedup(tau, **sizes)
-    return {"drafting": TREE, **sizes, "tau": tau, "predicted_speedup": speedup}
-
-
-UNPREDICTED = ("hybrid",)
-"""Methods with a drafter whose cycles have no one size: a tree here, a copied branch there."""
 
 
 @dataclass(frozen=True)
@@ -276,6 +241,12 @@ class BenchFacts:
                 f"profile.num_tokens={list(num_tokens)} does not reach them"
             )
 
+    def rates_of(self, row: Mapping[str, Any]) -> list[float]:
+        """The n-alphas of a row; a depth never reached has 0."""
+        place = (row["method"], row["depth"])
+        (found, *_) = (one for one in self.acceptance if (one["method"], one["depth"]) == place)
+        return [rate or 0.0 for rate in found["conditional"]]
+
 
 def predict(
     bench: BenchFacts, curves: Sequence[Mapping[str, Any]], overhead_ms: Mapping[str, float]
@@ -293,22 +264,27 @@ def predict(
     """
     contexts = {int(row["context"]) for row in curves}
     context = min(contexts, key=lambda one: abs(one - bench.mean_context))
+    plain, largest = overhead_ms[VANILLA], max(overhead_ms.values())
+    at = partial(CostModel.from_rows, curves, batch_size=bench.batch_size, context=context)
 
-    def costs_of(method: str) -> CostModel:
-        return CostModel.from_rows(
-            curves,
-            batch_size=bench.batch_size,
-            context=context,
-            overhead_ms=overhead_ms.get(method, max(overhead_ms.values())),
-            plain_overhead_ms=overhead_ms[VANILLA],
-        )
+    def costs_of(row: Mapping[str, Any]) -> CostModel:
+        own = overhead_ms.get(row["method"], largest)
+        return at(overhead_ms=own, plain_overhead_ms=plain)
 
-    vanilla = next(row for row in bench.methods if row["method"] == VANILLA)
-    rows = [_row(method, vanilla, costs_of(method["method"])) for method in bench.drafting]
-    rows += _best_chain(bench, rows, costs_of)
+    (vanilla,) = (row for row in bench.methods if row["method"] == VANILLA)
+    rows = [_predicted(row, vanilla, costs_of(row)) for row in bench.drafting]
+    chains = [row for row in rows if _kind(row) == CHAIN]
+    if chains:  # the length that the n-alphas of the longest one favour; 0 says that none pays
+        longest = max(chains, key=lambda row: row["depth"])
+        rates = bench.rates_of(longest)
+        length, speedup = costs_of(longest).best_chain(rates)
+        if length not in [row["depth"] for row in chains]:
+            tau = tau_of_conditional(rates[:length])
+            sizes = {"depth": length, "num_nodes": length, "tau_micro": tau}
+            own = {"method": longest["method"], "predicted_speedup": speedup}
+            rows.append(dict.fromkeys(csv_names(PREDICTIONS)) | sizes | own)
     for kind in (CHAIN, TREE):
-        candidates = [row for row in rows if _kind(row) == kind]
-        if candidates:
+        if candidates := [row for row in rows if _kind(row) == kind]:
             max(candidates, key=lambda row: row["predicted_speedup"])["best"] = kind
     return rows
 
@@ -317,38 +293,12 @@ def _kind(row: Mapping[str, Any]) -> str:
     return CHAIN if row["num_nodes"] == row["depth"] else TREE
 
 
-def _row(method: Mapping[str, Any], vanilla: Mapping[str, Any], costs: CostModel) -> Row:
-    row: Row = dict.fromkeys(csv_names(PREDICTIONS))
-    row |= {name: method[name] for name in row if name in method}
+def _predicted(method: Mapping[str, Any], vanilla: Mapping[str, Any], costs: CostModel) -> Row:
+    row: Row = {name: method.get(name) for name in csv_names(PREDICTIONS)}
     # A fixed tree has no one width: its levels hold num_nodes / depth nodes on average
     width = method["width"] or method["num_nodes"] / method["depth"]
     sizes = (method["depth"], width, method["num_nodes"])
     row["predicted_speedup"] = costs.speedup(method["tau_micro"], *sizes)
     rates = (method["decode_tokens_per_second"], vanilla["decode_tokens_per_second"])
-    if all(rates):
-        row["decode_speedup"] = rates[0] / rates[1]
+    row["decode_speedup"] = rates[0] / rates[1] if all(rates) else None
     return row
-
-
-def _best_chain(bench: BenchFacts, rows: Sequence[Row], costs_of: Any) -> list[Row]:
-    """The length that the n-alphas of the longest chain favour, unless the bench has that row.
-
-    Length 0 says that no chain pays.
-    """
-    chains = [row for row in rows if _kind(row) == CHAIN]
-    if not chains:
-        return []
-    longest = max(chains, key=lambda row: row["depth"])
-    conditional = next(
-        entry["conditional"]
-        for entry in bench.acceptance
-        if (entry["method"], entry["depth"]) == (longest["method"], longest["depth"])
-    )
-    rates = [0.0 if rate is None else rate for rate in conditional]
-    length, speedup = costs_of(longest["method"]).best_chain(rates)
-    if any(row["depth"] == length for row in chains):
-        return []
-    row: Row = dict.fromkeys(csv_names(PREDICTIONS))
-    tau = tau_of_conditional(rates[:length])
-    sizes = {"depth": length, "num_nodes": length, "tau_micro": tau}
-    return [row | sizes | {"method": longest["method"], "predicted_speedup": speedup}]

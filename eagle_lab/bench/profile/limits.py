@@ -1,7 +1,5 @@
 """Timings of passes as rows: cost curves, relative costs, shares of the machine's limits.
 
-What the machine can do at most, and how much work a pass is.
-
 A pass that is bound by memory cannot be faster than its weights can be read, one bound by
 arithmetic not faster than its products can be computed. Both limits are measured, in the same run
 as the passes: reading a block far larger than any cache, and a square matrix product, of noise,

@@ -18,7 +18,8 @@ import torch
 
 from eagle_lab.bench.memory import free_bytes, give_back, total_bytes
 from eagle_lab.bench.profile.limits import HIGH, LOW, Profile, Spread
-from eagle_lab.bench.profile.profiler import NoiseProfiler
+from eagle_lab.bench.profile.passes import after_noise
+from eagle_lab.bench.profile.profiler import Profiler
 from eagle_lab.bench.profile.settings import PassSettings
 from eagle_lab.drafters.base import Drafter
 from eagle_lab.errors import Infeasible
@@ -164,7 +165,7 @@ class ShapeCosts:
             None if self.new_capture is None else VerifyGraphs(target, self.new_capture())
         )
         try:
-            return NoiseProfiler(target, drafter, settings, seed=self.seed).run()
+            return Profiler(target, drafter, settings, seed=self.seed, prepare=after_noise).run()
         finally:
             target.graphs = None
             give_back()  # graphs hold each other, and a block as large as the cache

@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from eagle_lab.bench.profile import profiler
+from eagle_lab.bench.profile import passes
 from eagle_lab.bench.profile.limits import Model, Profile, Setting
-from eagle_lab.bench.profile.passes import DraftPasses, PlainPasses, TargetPasses
+from eagle_lab.bench.profile.passes import TargetPasses, after_text
 from eagle_lab.bench.profile.profiler import Profiler
 from eagle_lab.bench.profile.settings import PassSettings
 from eagle_lab.columns import CURVES, WORK, csv_names
@@ -41,7 +41,8 @@ def test_engine_and_plain_layers_compute_the_same_pass_again_and_again(architect
     """After a context longer than the sliding windows, and in any order of sizes."""
     target = load_target("tiny_random", device="cpu", architecture=architecture)
     tokens = random_tokens(target, 2, 30)
-    ours, plain = TargetPasses(target, tokens, 20), PlainPasses(target, tokens, 20)
+    passes = after_text(target, None, tokens, 20)
+    ours, plain = passes["target"], passes["plain"]
     for num_tokens in (4, 1, 10, 4):
         with ours.ready(num_tokens) as run:
             expected = run().logits
@@ -58,8 +59,7 @@ def test_engine_and_plain_layers_compute_the_same_pass_again_and_again(architect
 def test_a_draft_step_does_not_depend_on_its_siblings_or_on_earlier_steps(drafter: Eagle1):
     target = tiny_target()
     tokens = random_tokens(target, 2, 20)
-    features = TargetPasses(target, tokens, 8).features
-    passes = DraftPasses(target, drafter, tokens, features)
+    passes = after_text(target, drafter, tokens, 8)["draft"]
     with passes.ready(1) as run:
         alone = run()
     with passes.ready(5) as run:
@@ -93,11 +93,11 @@ def test_every_round_times_every_pass_once_in_another_order(monkeypatch: pytest.
     class Recorded(TargetPasses):
         @contextmanager
         def ready(self, num_tokens: int):
-            order.append((self.features.shape[1], num_tokens))
+            order.append((int(self.cache.lengths[0]), num_tokens))
             with super().ready(num_tokens) as run:
                 yield run
 
-    monkeypatch.setattr(profiler, "TargetPasses", Recorded)
+    monkeypatch.setattr(passes, "TargetPasses", Recorded)
     settings = PassSettings(batch_sizes=[1], contexts=[4, 6], num_tokens=[1, 2, 3], repeats=3)
     profile = Profiler(tiny_target(), None, settings).run()
     assert all(len(times) == 3 for times in profile.milliseconds.values())
@@ -174,7 +174,8 @@ def test_plain_passes_run_without_the_fast_layers(monkeypatch: pytest.MonkeyPatc
     """The way to the kernels is broken; plain passes do not notice, the engine's do."""
     target = load_target("tiny_random", device="cpu", fast_layers=True)
     tokens = random_tokens(target, 1, 8)
-    ours, plain = TargetPasses(target, tokens, 4), PlainPasses(target, tokens, 4)
+    passes = after_text(target, None, tokens, 4)
+    ours, plain = passes["target"], passes["plain"]
 
     def broken(*arguments):
         raise ZeroDivisionError

@@ -8,11 +8,9 @@ import pytest
 import torch
 
 from eagle_lab.bench.profile import shapes
-from eagle_lab.bench.profile.cost_model import Assumed, crossover
 from eagle_lab.bench.profile.limits import Model, Profile, Setting
-from eagle_lab.bench.profile.profiler import NoiseTargetPasses
+from eagle_lab.bench.profile.passes import after_noise
 from eagle_lab.bench.profile.shapes import ShapeCosts, extrapolated
-from eagle_lab.columns import CROSSOVER, csv_names
 from eagle_lab.engine.draft_tree import DraftTree
 from eagle_lab.errors import Infeasible
 from eagle_lab.targets.cuda.graphs import CacheGraphs, VerifyGraphs
@@ -48,8 +46,9 @@ def test_shapes_are_those_of_the_models_they_are_called_after():
 @torch.no_grad()
 def test_noise_fills_every_layer_and_passes_leave_it_alone():
     target = random_target("tiny", 2, CPU, torch.float32)
-    passes = NoiseTargetPasses(target, torch.zeros(3, 12, dtype=torch.long), context=8)
-    cache = passes._cache
+    tokens = torch.zeros(3, 12, dtype=torch.long)
+    passes = after_noise(target, None, tokens, context=8)["target"]
+    cache = passes.cache
     before = cache.store[..., :8, :].clone()
     assert before.std() == pytest.approx(1.0, abs=0.1)
     with passes.ready(4) as run:
@@ -167,38 +166,9 @@ def test_an_estimate_that_was_wrong_is_no_crash(monkeypatch: pytest.MonkeyPatch)
     def exhausted(*arguments):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(shapes.NoiseProfiler, "run", exhausted)
+    monkeypatch.setattr(shapes.Profiler, "run", exhausted)
     with pytest.raises(Infeasible):
         tiny_costs().measure(1, 8)
-
-
-def curves(batch_size: int, per_token: float) -> list[dict]:
-    """A target of 10 ms and `per_token` for each further one; drafting costs 1 ms."""
-    return [
-        {"model_pass": name, "batch_size": batch_size, "context": 64, "num_tokens": count,
-         "median_ms": 10 + per_token * (count - 1) if name == "target" else 1}
-        for name in ("target", "draft") for count in (1, 4, 8)
-    ]  # fmt: skip
-
-
-def test_speculation_stops_paying_where_tokens_are_dear():
-    rows = crossover(
-        [*curves(1, 0.0), *curves(64, 10.0)],
-        Assumed(3, 2, 7, acceptance=(0.5,), longest=2, tree_taus=(3.0, 5.0)),
-    )
-    assert [tuple(row) for row in rows] == [csv_names(CROSSOVER)] * 4
-    chain, tree, dear_chain, dear_tree = rows
-    # two tokens: 1 + 0.5 + 0.25 tokens in 10 + 2 ms against one in 10; one token: 1.5 in 11
-    assert (chain["depth"], chain["tau"]) == (2, 1.75)
-    assert chain["predicted_speedup"] == pytest.approx(1.75 * 10 / 12)
-    assert tree["predicted_speedup"] == pytest.approx(3 * 10 / 13)
-    assert (dear_chain["depth"], dear_chain["predicted_speedup"]) == (0, 1.0)
-    assert dear_tree["predicted_speedup"] == pytest.approx(3 * 10 / 83)
-
-
-def test_a_tree_beyond_the_curves_is_left_out():
-    rows = crossover(curves(1, 0.0), Assumed(6, 10, 59, acceptance=(0.5,)))
-    assert [row["drafting"] for row in rows] == ["chain"]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
