@@ -73,14 +73,14 @@ def test_notebooks_are_stored_without_outputs(name: str):
 def test_the_tour_makes_its_own_bench():
     shown = outputs(execute("01_tour.ipynb"))
     assert "generations.jsonl" in shown
-    assert "Every method's greedy output equals vanilla's on every turn." in shown
+    assert "Exactness: " in shown
     assert shown.count("data:image/png;base64,") == 6
     assert "target_fingerprint" in shown
 
 
 def test_the_sweep_analysis_makes_its_own_sweep():
     shown = outputs(execute("02_sweep_analysis.ipynb"))
-    assert "Best acceptance of eagle_dynamic" in shown
+    assert "Highest τ of eagle_dynamic: " in shown
     assert "infeasible" in shown
     assert shown.count("data:image/png;base64,") == 4
 
@@ -88,7 +88,7 @@ def test_the_sweep_analysis_makes_its_own_sweep():
 def test_the_tour_of_a_given_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("EAGLE_LAB_RUN", str(write_bench(tmp_path / "run", timing=False)))
     shown = outputs(execute("01_tour.ipynb"))
-    assert "eagle_dynamic has the longest acceptance" in shown
+    assert "Highest τ: eagle_dynamic, " in shown
     assert shown.count("data:image/png;base64,") == 4
 
 
@@ -96,5 +96,5 @@ def test_the_analysis_of_a_given_sweep(tmp_path: Path, monkeypatch: pytest.Monke
     root = write_sweep(tmp_path / "root", num_questions=5)
     monkeypatch.setenv("EAGLE_LAB_RUN", str(root))
     shown = outputs(execute("02_sweep_analysis.ipynb"))
-    assert "the best of 20 measured settings" in shown
+    assert "Fastest of eagle_dynamic: eagle_dynamic, depth " in shown
     assert "StepCosts(draft_base=" in shown

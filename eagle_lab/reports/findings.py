@@ -31,10 +31,12 @@ def setting(rows: pd.DataFrame, config: dict[str, Any], provenance: dict[str, An
     device = provenance.get("device") or config.get("device")
     processor = provenance.get("device_name")
     dtype = provenance.get("dtype") or config.get("dtype")
-    infeasible = int(rows["infeasible"].sum()) if "infeasible" in rows else 0
+    infeasible = int(rows["infeasible"].sum())
     parts = [
         conditions(rows) if len(rows) else "",
-        f"{len(rows)} settings, {infeasible} infeasible" if infeasible else "",
+        f"{(rows['method'] != 'vanilla').sum()} settings, {infeasible} infeasible"
+        if infeasible
+        else "",
         f"target {name}" if name else "",
         f"{dtype or ''} on {device}{f' ({processor})' if processor else ''}" if device else "",
     ]
