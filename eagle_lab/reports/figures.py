@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from eagle_lab.columns import SUMMARY, pick
+from eagle_lab.columns import SUMMARY, Column, pick
 from eagle_lab.reports import draw
 from eagle_lab.reports.draw import Line, Panel, Plot, label_styles, paper_style, shades
 from eagle_lab.reports.frames import conditions, known, label_rows
@@ -60,18 +60,10 @@ def styles_of(rows: pd.DataFrame) -> dict[str, draw.MethodStyle]:
     return label_styles(list(rows["label"]), list(rows["method"]))
 
 
-def tau_by_method(rows: pd.DataFrame) -> Figure | None:
-    """Tau of every method with its interval."""
-    rows = rows[rows["tau_micro"].notna()]
-    xlabel = "τ, tokens per cycle"
-    return None if rows.empty else draw.interval_rows(rows, TAU_COLUMN, styles_of(rows), xlabel)
-
-
-def speedup_by_method(rows: pd.DataFrame) -> Figure | None:
-    """Wall-clock speedup of every method over vanilla with its interval."""
-    rows = rows[rows["speedup"].notna()]
-    xlabel = "speedup over vanilla (wall time per emitted token)"
-    return None if rows.empty else draw.interval_rows(rows, SPEEDUP, styles_of(rows), xlabel)
+def by_method(rows: pd.DataFrame, column: Column, xlabel: str) -> Figure | None:
+    """`column` of every method with its interval."""
+    rows = rows[rows[column.key].notna()]
+    return None if rows.empty else draw.interval_rows(rows, column, styles_of(rows), xlabel)
 
 
 def time_split(rows: pd.DataFrame) -> Figure | None:
@@ -345,13 +337,13 @@ FIGURES = {
         "Acceptance length τ by method",
         "Tokens emitted per cycle, bonus token included, over all cycles ({conditions}). Vanilla "
         f"is exactly 1. {_OVER}",
-        tau_by_method,
+        lambda rows: by_method(rows, TAU_COLUMN, "τ, tokens per cycle"),
     ),
     "speedup_by_method": Sketch(
         "Speedup by method",
         "Wall time per token of vanilla over the method's, prefill included ({conditions}). "
         + _OVER,
-        speedup_by_method,
+        lambda rows: by_method(rows, SPEEDUP, "speedup over vanilla"),
     ),
     "acceptance_by_depth": Sketch(
         "Acceptance by depth",

@@ -145,7 +145,7 @@ def acceptance(data: Data) -> Section:
         plot("acceptance_by_depth", (by_depth, styles_of(rows)), rows),
         plot("accepted_length", accepted_histogram(drafted), rows),
     ]
-    shown = [] if by_depth.empty else [tables.acceptance_table(by_depth)]
+    shown = [tables.plain_table("acceptance", by_depth)]
     return Section("Acceptance", drawn(found), shown, folded=True)
 
 
@@ -154,7 +154,10 @@ def confidence(data: Data) -> Section:
     assert data.run is not None
     bins = calibration(data.generations, seed=data.run.seed)
     return Section(
-        "Calibration", drawn([plot("calibration", bins)]), [tables.calibration_table(bins)], True
+        "Calibration",
+        drawn([plot("calibration", bins)]),
+        [tables.plain_table("calibration", bins)],
+        True,
     )
 
 
@@ -199,10 +202,11 @@ def passes(data: Data) -> Section:
     found = [*(plot(name, profile) for name in names), plot("crossover", profile.crossover)]
     shown = [
         tables.limits_table(profile.limits),
-        tables.pass_table(pd.concat([profile.of("target"), profile.of("draft")])),
-        tables.overhead_table(profile.overhead),
-        tables.prediction_table(profile.predictions),
-        tables.crossover_table(profile.crossover),
+        tables.plain_table("passes", pd.concat([profile.of("target"), profile.of("draft")])),
+        *(
+            tables.plain_table(name, getattr(profile, name))
+            for name in ("overhead", "predictions", "crossover")
+        ),
     ]
     return Section("Costs", drawn(found), shown)
 

@@ -63,6 +63,15 @@ _CALIBRATION = (
     Column("mean_confidence", "", "what acceptance is if the drafter is calibrated", 3),
     Column("acceptance", "", "", 3, ends=("acceptance_low", "acceptance_high")),
 )
+PLAIN = {
+    "acceptance": ("Acceptance by depth", _ACCEPTANCE),
+    "calibration": ("Acceptance by confidence", _CALIBRATION),
+    "passes": ("Passes", (*CURVES, *WORK)),
+    "overhead": ("Cycles", OVERHEAD),
+    "predictions": ("Predicted speedup", PREDICTIONS),
+    "crossover": ("Predicted speedup by batch size", CROSSOVER),
+}
+"""Titles and columns of the tables that show their rows as they are, by the names of the files."""
 INTERVALS = (
     "In brackets: 95 % intervals, paired bootstrap over questions; too narrow for few questions, "
     f"none below {MIN_QUESTIONS}."
@@ -182,6 +191,13 @@ def column_table(
     return make_table(name, title, rows, cells, " ".join(filter(None, parts)), best)
 
 
+def plain_table(name: str, rows: pd.DataFrame) -> Table:
+    """One of `PLAIN`; rows with a `best` are marked."""
+    title, columns = PLAIN[name]
+    best = rows["best"].notna() if "best" in rows else None
+    return column_table(name, title, rows, columns, best=best)
+
+
 def method_table(summary: pd.DataFrame) -> Table:
     """τ, speed and exactness, one row per method and setting, the fastest marked."""
     foreign = says_false(summary["drafter_matches_target"]).map({True: "drafter of another target"})
@@ -203,16 +219,6 @@ def cost_table(summary: pd.DataFrame, per_cycle: pd.DataFrame) -> Table:
     columns = (_LABEL, *_DRAFTED, *pick(SUMMARY, *keys, "itl_p99_ms", "peak_memory_mb"))
     rows = summary.merge(per_cycle, on="label", how="left")
     return column_table("costs", "Cost of a cycle", rows, columns)
-
-
-def acceptance_table(by_depth: pd.DataFrame) -> Table:
-    """Conditional and cumulative acceptance per method and depth."""
-    return column_table("acceptance", "Acceptance by depth", by_depth, _ACCEPTANCE)
-
-
-def calibration_table(bins: pd.DataFrame) -> Table:
-    """Acceptance by the drafter's confidence."""
-    return column_table("calibration", "Acceptance by confidence", bins, _CALIBRATION)
 
 
 def category_table(by_category: pd.DataFrame) -> Table:
@@ -277,11 +283,6 @@ def training_table(training: pd.DataFrame, depths: list[str], tau: str | None) -
     return column_table("training", "Training", training, columns, note, best)
 
 
-def pass_table(passes: pd.DataFrame) -> Table:
-    """Every pass: its time with quartiles, relative cost and share of the machine's limits."""
-    return column_table("passes", "Passes", passes, (*CURVES, *WORK))
-
-
 def limits_table(limits: Mapping[str, float]) -> Table:
     """What the machine reached at most: memory reads and matrix products."""
     rows = pd.DataFrame({"limit": list(limits), "per_second": list(limits.values())})
@@ -294,22 +295,6 @@ def limits_table(limits: Mapping[str, float]) -> Table:
     )
     columns = (Column("limit"), Column("gigabytes", "GB/s", "", 1), *pick(WORK, "gigaflops"))
     return column_table("limits", "Limits of the machine", shown, columns)
-
-
-def overhead_table(rows: pd.DataFrame) -> Table:
-    """Medians per cycle of a short decode, and what is neither target nor drafter."""
-    return column_table("overhead", "Cycles", rows, OVERHEAD)
-
-
-def prediction_table(rows: pd.DataFrame) -> Table:
-    """Speedups predicted from costs and acceptance, beside those of the bench."""
-    best = rows["best"].notna() if "best" in rows else None
-    return column_table("predictions", "Predicted speedup", rows, PREDICTIONS, best=best)
-
-
-def crossover_table(rows: pd.DataFrame) -> Table:
-    """Speedups predicted from assumed acceptance, by batch size."""
-    return column_table("crossover", "Predicted speedup by batch size", rows, CROSSOVER)
 
 
 def provenance_table(provenance: dict[str, Any]) -> Table:
