@@ -78,6 +78,7 @@ class DataConfig:
     temperature: float = MISSING
     top_p: float = MISSING
     top_k: int = MISSING
+    features: list[str] = MISSING
     feature_dtype: str = MISSING
 
 

@@ -98,9 +98,12 @@ class Replay:
         self.context_length, self.eos_ids = target.context_length, target.eos_ids
         self._vocab_size = target.vocab_size
         texts = [torch.tensor(answer.prompt_tokens + answer.tokens) for answer in answers]
-        features = [answer.features for answer in answers if answer.features is not None]
         self._tokens = pad_sequence(texts, batch_first=True).to(self.device)  # [B, T]
-        self._features = pad_sequence(features, batch_first=True)  # [B, T - 1, F]
+        kept = [answer.features for answer in answers if answer.features is not None]
+        self._features = {  # [B, T - 1, F]
+            name: pad_sequence([one[name] for one in kept], batch_first=True) for name in kept[0]
+        }
+        self._dtype = target.dtype
 
     def new_cache(self, num_rows: int) -> RowsCache:
         """Where the rows stand; nothing else is kept."""
@@ -111,7 +114,8 @@ class Replay:
         counts = torch.tensor([len(prompt) for prompt in prompts], device=self.device)
         cache.advance(counts)
         logits, _ = self._at(cache, (counts - 1)[:, None])
-        return Scores(logits, self._features[:, : cache.max_length])
+        read = {name: one[:, : cache.max_length] for name, one in self._features.items()}
+        return Scores(logits, read)
 
     def score(self, tree: DraftTree, cache: RowsCache) -> Scores:
         """Logits [B, N, V] of a distribution that is sure of the answer's next token, and features.
@@ -125,11 +129,12 @@ class Replay:
             )
         return Scores(*self._at(cache, cache.lengths[:, None] + tree.depths))
 
-    def _at(self, cache: RowsCache, positions: Tensor) -> tuple[Tensor, Tensor]:
+    def _at(self, cache: RowsCache, positions: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """What stands at `positions` [B, N]; after the answer's end something is made up."""
-        positions = positions.clamp(max=self._features.shape[1] - 1)
+        positions = positions.clamp(max=self._tokens.shape[1] - 2)
         rows = cache.rows[:, None]
         following = self._tokens[rows, positions + 1]
-        impossible = -torch.inf
-        logits = self._features.new_full((*following.shape, self._vocab_size), impossible)
-        return logits.scatter_(-1, following[..., None], 0), self._features[rows, positions]
+        size, impossible = (*following.shape, self._vocab_size), -torch.inf
+        logits = torch.full(size, impossible, dtype=self._dtype, device=self.device)
+        features = {name: one[rows, positions] for name, one in self._features.items()}
+        return logits.scatter_(-1, following[..., None], 0), features

@@ -119,13 +119,13 @@ class Document:
     Attributes:
         tokens: ids, int64 [T].
         supervised: whether a token was written by the assistant, bool [T].
-        features: the target's feature at each token, float32 [T, F]; the last token of a stored
+        features: the target's at each token, by name, float32 [T, F]; the last token of a stored
             conversation never went through the target and has zeros, which no row reads.
     """
 
     tokens: Tensor
     supervised: Tensor
-    features: Tensor
+    features: dict[str, Tensor]
 
 
 @dataclass
@@ -134,7 +134,7 @@ class PackedBatch:
 
     Attributes:
         tokens, supervised: [P] as in `Document`.
-        features: float32 [P, F].
+        features: by name, float32 [P, F].
         positions: index within the document [P].
         document: which document a token belongs to [P].
         lengths: tokens of each document.
@@ -142,16 +142,23 @@ class PackedBatch:
 
     tokens: Tensor
     supervised: Tensor
-    features: Tensor
+    features: dict[str, Tensor]
     positions: Tensor
     document: Tensor
     lengths: list[int]
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> PackedBatch:
         """The batch on another device."""
-        tensors = {name: part for name, part in vars(self).items() if isinstance(part, Tensor)}
-        moved = {name: part.to(device, non_blocking=non_blocking) for name, part in tensors.items()}
-        return PackedBatch(**moved, lengths=self.lengths)
+
+        def moved(tensors: dict[str, Any]) -> dict[str, Any]:
+            return {
+                name: part.to(device, non_blocking=non_blocking)
+                for name, part in tensors.items()
+                if isinstance(part, Tensor)
+            }
+
+        features = moved(self.features)
+        return PackedBatch(**moved(vars(self)), features=features, lengths=self.lengths)
 
 
 def pack(documents: Sequence[Document]) -> PackedBatch:
@@ -160,7 +167,10 @@ def pack(documents: Sequence[Document]) -> PackedBatch:
     return PackedBatch(
         tokens=torch.cat([document.tokens for document in documents]),
         supervised=torch.cat([document.supervised for document in documents]),
-        features=torch.cat([document.features for document in documents]),
+        features={
+            name: torch.cat([document.features[name] for document in documents])
+            for name in documents[0].features
+        },
         positions=torch.cat([torch.arange(length) for length in lengths]),
         document=torch.repeat_interleave(torch.tensor(lengths)),
         lengths=lengths,

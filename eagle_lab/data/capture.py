@@ -209,7 +209,7 @@ class AnswerQuestions:
         rows = range(len(batch.items))
         num_turns = [len(question.turns) for question in batch.items]
         answers: list[list[str]] = [[] for _ in rows]
-        latest: dict[int, tuple[Answer, Tensor | None]] = {}
+        latest: dict[int, tuple[Answer, dict[str, Tensor] | None]] = {}
         for turn in range(max(num_turns)):
             chats = {
                 row: self._chat_so_far(batch.items[row], answers[row])
@@ -263,7 +263,9 @@ class AnswerQuestions:
         words = tokens[:-1] if ended else tokens
         return str(self.target.tokenizer.decode(words, skip_special_tokens=True))
 
-    def _with_features(self, pairs: Sequence[tuple[Answer, Tensor | None]]) -> list[Conversation]:
+    def _with_features(
+        self, pairs: Sequence[tuple[Answer, dict[str, Tensor] | None]]
+    ) -> list[Conversation]:
         missing = [answer for answer, features in pairs if features is None]
         read = iter(read_features(self.target, [answer.tokens for answer in missing]))
         return [
@@ -292,20 +294,23 @@ class ReadAnswers:
         """The batch's conversations with features."""
         features = read_features(self.target, [answer.tokens for answer in batch.items])
         on_tokens(sum(int(answer.supervised.sum()) for answer in batch.items))
-        return [_joined(*pair) for pair in zip(batch.items, features, strict=True)]
+        return [_joined(*one) for one in zip(batch.items, features, strict=True)]
 
 
-def read_features(target: Target, texts: Sequence[Tensor]) -> list[Tensor]:
+def read_features(target: Target, texts: Sequence[Tensor]) -> list[dict[str, Tensor]]:
     """Features [T - 1, F] of each token sequence [T], read in passes of limited size."""
     longest = max((len(text) for text in texts), default=1)
-    features: list[Tensor] = []
+    features: list[dict[str, Tensor]] = []
     for part in split(texts, max(1, READ_TOKENS // longest)):
         prompts = [text[:-1].tolist() for text in part]
         scores = target.prefill(prompts, target.new_cache(len(prompts)))
-        rows = zip(scores.features, prompts, strict=True)
-        features += [row[: len(prompt)].clone() for row, prompt in rows]
+        features += [
+            {name: one[row, : len(prompt)].clone() for name, one in scores.features.items()}
+            for row, prompt in enumerate(prompts)
+        ]
     return features
 
 
-def _joined(answer: Answer, features: Tensor) -> Conversation:
-    return Conversation(answer.tokens, answer.supervised, features.cpu(), answer.conversation_id)
+def _joined(answer: Answer, features: dict[str, Tensor]) -> Conversation:
+    kept = {name: one.cpu() for name, one in features.items()}
+    return Conversation(answer.tokens, answer.supervised, kept, answer.conversation_id)

@@ -7,7 +7,7 @@ packing.py); the training loader resumes in the middle of an epoch.
 Conversations of a feature store: how they are split, and as documents to train on.
 
 Knows nothing of drafters or losses. A store is anything with `len()`, `lengths()` and `[i]` that
-yields `tokens` [T], `supervised` [T], `features` [T - 1, F] and `conversation_id`.
+yields `tokens` [T], `supervised` [T], `features` (by name, [T - 1, F]) and `conversation_id`.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 from eagle_lab.data.batches import Document, PackedBatchSampler, pack
 from eagle_lab.errors import UserError
+from eagle_lab.targets.features import TOP
 from eagle_lab.training.settings import ALL, DataSettings
 
 
@@ -170,9 +171,10 @@ class DocumentDataset(Dataset[Document]):
     def __getitem__(self, item: int) -> Document:
         index, length = self.indices[item], self.lengths[item]
         stored = self.store[index]
-        features = torch.zeros(length, stored.features.shape[1])
-        num_features = min(length, len(stored.features))
-        features[:num_features] = stored.features[:num_features]
+        features = {}
+        for name, kept in stored.features.items():
+            features[name] = torch.zeros(length, kept.shape[1])
+            features[name][: len(kept)] = kept[:length]
         return Document(
             tokens=stored.tokens[:length].long(),
             supervised=stored.supervised[:length].bool(),
@@ -299,11 +301,11 @@ class DrafterDataModule(LightningDataModule):
         return DocumentDataset(self.documents, indices, max_length=self.settings.max_length)
 
 
-def check_store(store: Any, target: Any) -> None:
-    """Refuse a store that was not captured from this target, or not in the form EAGLE-1 takes.
+def check_store(store: Any, target: Any, names: Sequence[str] = (TOP,)) -> None:
+    """Refuse a store that was not captured from this target, or lacks a feature of `names`.
 
     Raises:
-        UserError: names both fingerprints, or both feature widths.
+        UserError: names both fingerprints, or the features that are missing.
     """
     captured_from = store.fingerprint.parts["target"]
     if captured_from != target.fingerprint:
@@ -312,10 +314,10 @@ def check_store(store: Any, target: Any) -> None:
             f"{captured_from}; '{target.name}' has {target.fingerprint}: capture again with this "
             "target, or train with the one it came from"
         )
-    if store.feature_width != target.hidden_size:
-        layers = store.fingerprint.parts.get("layers")
+    missing = sorted(set(names) - set(store.feature_widths))
+    if missing:
         raise UserError(
-            f"feature store {store.folder} holds features {store.feature_width} wide (layers "
-            f"{layers}); an eagle1 drafter takes the target's top feature, {target.hidden_size} "
-            "wide: capture with target.feature_layers=null"
+            f"feature store {store.folder} holds the features {', '.join(store.feature_widths)}; "
+            f"this drafter reads {', '.join(missing)}, too: capture with "
+            f"data.features=[{','.join(names)}]"
         )

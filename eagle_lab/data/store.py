@@ -45,6 +45,7 @@ from torch import Tensor
 
 from eagle_lab import files
 from eagle_lab.errors import UserError
+from eagle_lab.targets.features import FUSED, TOP
 from eagle_lab.targets.fingerprint import Fingerprint
 
 FORMAT = 1
@@ -60,13 +61,13 @@ class Conversation:
     Attributes:
         tokens: [T] int64, prompt and answers of all turns.
         supervised: [T] bool, True on the tokens the assistant produced.
-        features: [T - 1, F]; row i belongs to token i. In the store's dtype when read.
+        features: by name, [T - 1, F]; row i belongs to token i. In the store's dtype when read.
         conversation_id: of the question it answers.
     """
 
     tokens: Tensor
     supervised: Tensor
-    features: Tensor
+    features: dict[str, Tensor]
     conversation_id: str
 
 
@@ -85,6 +86,7 @@ class FeatureStore(torch.utils.data.Dataset[Conversation]):
             for length in shard["lengths"]:
                 offsets.append(offsets[-1] + length)
             self._offsets.append(offsets)
+        self._keys = {name: _key(name, index) for name in feature_widths(index)}
         self._verified: set[int] = set()
         self._open: dict[int, Any] = {}
 
@@ -138,7 +140,10 @@ class FeatureStore(torch.utils.data.Dataset[Conversation]):
         return Conversation(
             tokens=file.get_slice("tokens")[start:end].long(),
             supervised=file.get_slice("supervised")[start:end].clone(),
-            features=file.get_slice("features")[first_row : first_row + end - start - 1].clone(),
+            features={
+                name: file.get_slice(key)[first_row : first_row + end - start - 1].clone()
+                for name, key in self._keys.items()
+            },
             conversation_id=str(self._shards[number]["conversations"][place]),
         )
 
@@ -157,9 +162,9 @@ class FeatureStore(torch.utils.data.Dataset[Conversation]):
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @property
-    def feature_width(self) -> int:
-        """F."""
-        return int(self.index["feature_width"])
+    def feature_widths(self) -> dict[str, int]:
+        """F of each feature that is stored, by name."""
+        return feature_widths(self.index)
 
     @property
     def fingerprint(self) -> Fingerprint:
@@ -200,6 +205,18 @@ class FeatureStore(torch.utils.data.Dataset[Conversation]):
         return {**self.__dict__, "_open": {}}
 
 
+def feature_widths(index: dict[str, Any]) -> dict[str, int]:
+    """F of each feature of a store; early stores hold one, which their layers tell."""
+    if "feature_width" in index:
+        return {FUSED if index.get("layers") else TOP: int(index["feature_width"])}
+    return {name: int(width) for name, width in index["features"].items()}
+
+
+def _key(name: str, index: dict[str, Any]) -> str:
+    """Name of a feature's tensor in the shards."""
+    return "features" if "feature_width" in index else f"features.{name}"
+
+
 def read_index(path: Path) -> dict[str, Any]:
     """The index as a dict; UserError if it is torn or of another format."""
     try:
@@ -224,7 +241,7 @@ class StoreWriter:
         folder: of the store; created.
         fingerprint: what the features depend on.
         feature_dtype: the features are stored in.
-        feature_width: F.
+        feature_widths: F of each feature, by name.
         details: further entries of the index (layer ids, norm state, provenance).
 
     Attributes:
@@ -240,7 +257,7 @@ class StoreWriter:
         fingerprint: Fingerprint,
         *,
         feature_dtype: torch.dtype,
-        feature_width: int,
+        feature_widths: dict[str, int],
         details: dict[str, Any],
     ):
         self.folder = Path(folder)
@@ -252,7 +269,7 @@ class StoreWriter:
             "format": FORMAT,
             "fingerprint": fingerprint.digest,
             "fingerprint_parts": fingerprint.parts,
-            "feature_width": feature_width,
+            "features": feature_widths,
             "feature_dtype": str(feature_dtype).removeprefix("torch."),
             **details,
             "num_conversations": 0,
@@ -271,6 +288,9 @@ class StoreWriter:
         if self.finished:
             self.index = earlier
             return
+        if "feature_width" in earlier:  # begun by an early version: its shards are named alike
+            self.index.pop("features")
+            self.index["feature_width"] = earlier["feature_width"]
         for shard in earlier["shards"]:
             path = self.folder / shard["file"]
             if not path.is_file() or file_sha256(path) != shard["sha256"]:
@@ -297,20 +317,25 @@ class StoreWriter:
         Raises:
             UserError: a feature is too large for the store's dtype.
         """
+        names = list(feature_widths(self.index))
         for one in conversations:
-            rows, tokens = one.features.shape[0], one.tokens.shape[0]
-            if rows != tokens - 1 or one.supervised.shape[0] != tokens:
+            tokens, rows = len(one.tokens), {name: len(kept) for name, kept in one.features.items()}
+            if rows != dict.fromkeys(names, tokens - 1) or len(one.supervised) != tokens:
                 raise ValueError(
-                    f"conversation {one.conversation_id}: {tokens} tokens need {tokens - 1} "
-                    f"features and {tokens} mask entries, not {rows} and {len(one.supervised)}"
+                    f"conversation {one.conversation_id}: {tokens} tokens need {tokens - 1} rows "
+                    f"of each of {names} and {tokens} mask entries, not {rows} and "
+                    f"{len(one.supervised)}"
                 )
         name = f"shards/{self.num_shards:05d}.safetensors"
         tensors = {
             "tokens": torch.cat([one.tokens for one in conversations]).to(torch.int32),
             "supervised": torch.cat([one.supervised for one in conversations]),
-            "features": torch.cat([one.features for one in conversations]).to(self.feature_dtype),
         }
-        if not tensors["features"].isfinite().all():
+        for name in names:
+            kept = torch.cat([one.features[name] for one in conversations]).to(self.feature_dtype)
+            tensors[_key(name, self.index)] = kept
+            if kept.isfinite().all():
+                continue
             raise UserError(
                 f"a feature is not finite in {self.feature_dtype}; use data.feature_dtype=bfloat16"
             )
@@ -401,9 +426,10 @@ class JoinedStore(torch.utils.data.Dataset[Conversation]):
         return ", ".join(str(store.folder) for store in self.stores)
 
     @property
-    def feature_width(self) -> int:
-        """F."""
-        return self.stores[0].feature_width
+    def feature_widths(self) -> dict[str, int]:
+        """F of each feature that all stores hold, by name."""
+        first, *others = (store.feature_widths for store in self.stores)
+        return {name: width for name, width in first.items() if all(name in one for one in others)}
 
     @property
     def fingerprint(self) -> Fingerprint:

@@ -284,10 +284,5 @@ class Drafter(nn.Module, ABC):
         return self
 
 
-def named(features: Any) -> Mapping[str, Tensor]:
-    """Until the target names its features: a tensor is its top one."""
-    return features if isinstance(features, Mapping) else {"top": features}
-
-
 def _refresh_after_load(drafter: Any, _incompatible_keys: Any) -> None:
     drafter._refresh()

@@ -187,13 +187,13 @@ class Scores:
 
     Attributes:
         logits: [B, N, V] at every column (`extend`: [B, 1, V] at the last token of each row).
-        features: [B, N, F] at every column.
+        features: by name (`targets.features`), [B, N, F] at every column.
     """
 
     logits: Tensor
-    features: Tensor
+    features: dict[str, Tensor]
 
     def select(self, rows: Sequence[int]) -> Scores:
         """The chosen rows."""
         index = torch.as_tensor(rows, dtype=torch.long, device=self.logits.device)
-        return Scores(self.logits[index], self.features[index])
+        return Scores(self.logits[index], {name: one[index] for name, one in self.features.items()})

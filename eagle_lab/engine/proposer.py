@@ -110,7 +110,7 @@ class Proposer(ABC):
     reads_all_scores: bool = False
     remembers_answers: bool = False
 
-    def begin(self, context: Context, features: Tensor) -> None:
+    def begin(self, context: Context, features: dict[str, Tensor]) -> None:
         """Take the prompts: `features` [B, T, F], row b holding its prompt's positions first."""
 
     @abstractmethod

@@ -45,7 +45,7 @@ class Generation:
         draft_s: seconds of drafting (proposing and observing), summed over its cycles.
         verify_s: seconds of target passes, summed over its cycles.
         finished_by: "eos" or "length".
-        features: [T, F] target features of all tokens but the last (`keep_features`).
+        features: by name, [T, F] of all tokens but the last (`keep_features`).
         draft_confidences: the drafter's probability, after its parent, of each drafted token that
             the target judged: those whose parent was accepted and whose place the text reached,
             cycle by cycle (`keep_confidences`).
@@ -64,7 +64,7 @@ class Generation:
     draft_s: float = 0.0
     verify_s: float = 0.0
     finished_by: str = ""
-    features: Tensor | None = None
+    features: dict[str, Tensor] | None = None
     draft_confidences: list[float] = field(default_factory=list)
     draft_accepted: list[int] = field(default_factory=list)
 
@@ -138,7 +138,8 @@ class Record:
         self._eos_ids = eos_ids
         self._on_tokens = on_tokens
         self._keep_confidences = keep_confidences
-        self._features: list[list[Tensor]] | None = [[] for _ in prompts] if keep_features else None
+        kept: list[list[dict[str, Tensor]]] = [[] for _ in prompts]
+        self._features = kept if keep_features else None
 
     def emit_first(self, new_tokens: list[list[int]]) -> list[int]:
         """Add the first tokens, which belong to the prefill and to no cycle; see `emit`."""
@@ -190,11 +191,13 @@ class Record:
                 return tokens[: place + 1], "eos"
         return tokens[:room], "length" if len(tokens) >= room else ""
 
-    def keep_prompt_features(self, features: Tensor) -> None:
+    def keep_prompt_features(self, features: dict[str, Tensor]) -> None:
         """Store `features` [B, T, F] of the prompts."""
         if self._features is not None:
-            for kept, prompt, row in zip(self._features, self._prompts(), features, strict=True):
-                kept.append(row[: len(prompt)].clone())
+            for row, generation in enumerate(self.generations):
+                length = len(generation.prompt_tokens)
+                kept = {name: one[row, :length].clone() for name, one in features.items()}
+                self._features[row].append(kept)
 
     def keep(
         self, tree: DraftTree, scores: Scores, acceptance: Acceptance, outcome: Outcome
@@ -203,14 +206,19 @@ class Record:
         self._keep_features(scores.features, acceptance.path, outcome.new_tokens)
         self.keep_confidences(tree, acceptance, outcome.new_tokens)
 
-    def _keep_features(self, features: Tensor, path: Tensor, new_tokens: list[list[int]]) -> None:
+    def _keep_features(
+        self, features: dict[str, Tensor], path: Tensor, new_tokens: list[list[int]]
+    ) -> None:
         """Store `features` [B, N, F] of the root and the accepted nodes.
 
         They stand at the columns `path` [B, A], as many as there are new tokens.
         """
         if self._features is not None:
             for place, (row, tokens) in enumerate(zip(self.rows, new_tokens, strict=True)):
-                self._features[row].append(features[place, path[place, : len(tokens)]])
+                columns = path[place, : len(tokens)]
+                self._features[row].append(
+                    {name: one[place, columns] for name, one in features.items()}
+                )
 
     def keep_confidences(
         self, tree: DraftTree, acceptance: Acceptance, new_tokens: list[list[int]]
@@ -235,9 +243,6 @@ class Record:
             self.generations[row].draft_confidences += rounded.tolist()
             self.generations[row].draft_accepted += accepted[place, of_row].int().tolist()
 
-    def _prompts(self) -> list[list[int]]:
-        return [generation.prompt_tokens for generation in self.generations]
-
     def finish(self, prefill_s: float, cycles: Sequence[CycleTime]) -> list[Generation]:
         """The generations, with joined features and every cycle charged to its rows."""
         for rows, time in zip(self._cycles, cycles, strict=True):
@@ -251,7 +256,10 @@ class Record:
             generation.decode_s = sum(generation.cycle_s)
             if self._features is not None:
                 length = len(generation.prompt_tokens) + len(generation.tokens) - 1
-                generation.features = torch.cat(self._features[row])[:length]
+                parts = self._features[row]
+                generation.features = {
+                    name: torch.cat([part[name] for part in parts])[:length] for name in parts[0]
+                }
         return self.generations
 
 

@@ -262,7 +262,7 @@ class DraftModelProposer(Proposer):
         self.stop_confidence = check_stop_confidence(method, stop_confidence)
         self.length = DraftLength(method, num_draft_tokens, adaptive=adaptive)
 
-    def begin(self, context: Context, features: Tensor) -> None:
+    def begin(self, context: Context, features: dict[str, Tensor]) -> None:
         """Read the prompts."""
         self.model.begin(len(context.tokens))
         self.model.read(self.rows(context))

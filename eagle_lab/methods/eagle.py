@@ -30,7 +30,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eagle_lab.drafters.base import CacheAttend, Drafter, named
+from eagle_lab.drafters.base import CacheAttend, Drafter
 from eagle_lab.engine.draft_tree import DraftTree, Scores
 from eagle_lab.engine.proposer import Context, Proposer
 from eagle_lab.engine.verify import Acceptance
@@ -110,6 +110,7 @@ class EagleProposer(Proposer):
     def __init__(self, target: Target, drafter: Drafter):
         self.target = target
         self.drafter = drafter
+        target.hand_out(drafter.feature_names)
         if target.fast_layers:
             drafter.use_fast_form()
         self.graphs: DraftGraphs | None = None
@@ -117,11 +118,11 @@ class EagleProposer(Proposer):
             self.graphs = DraftGraphs(drafter, target.graphs.capture)
 
     @torch.no_grad()
-    def begin(self, context: Context, features: Any) -> None:
+    def begin(self, context: Context, features: dict[str, Tensor]) -> None:
         """Read all pairs of the prompts."""
         num_layers = self.drafter.attention.num_layers
         self.cache = self.target.new_cache(len(context.tokens), num_layers=num_layers)
-        states = self.drafter.encode(named(features))
+        states = self.drafter.encode(features)
         width = states.shape[1]
         following = [row[1:] + [0] * (width + 1 - len(row)) for row in context.tokens]
         tokens = torch.tensor(following, device=context.roots.device)
@@ -135,8 +136,7 @@ class EagleProposer(Proposer):
         longest = int(counts.max()) if self.target.fast_layers else acceptance.path.shape[1]
         path = acceptance.path[:, :longest]
         accepted = {
-            name: states_at(named(scores.features)[name], path)
-            for name in self.drafter.feature_names
+            name: states_at(scores.features[name], path) for name in self.drafter.feature_names
         }
         states = self.drafter.encode(accepted)
         self._extend(acceptance.tokens[:, :longest], states, counts, context.cache.max_length)
@@ -232,7 +232,7 @@ class EagleChain(EagleProposer):
         self.max_nodes = num_draft_tokens
         self.stop_confidence = check_stop_confidence("eagle_chain", stop_confidence)
 
-    def begin(self, context: Context, features: Any) -> None:
+    def begin(self, context: Context, features: dict[str, Tensor]) -> None:
         """Read all pairs of the prompts."""
         super().begin(context, features)
         self._length.begin(len(context.tokens))

@@ -14,9 +14,9 @@ chosen, nothing drawn, so sampling stays exact.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
+from torch import Tensor
 
 from eagle_lab.drafters.base import Drafter
 from eagle_lab.engine.draft_tree import DraftTree, Scores
@@ -54,7 +54,7 @@ class Hybrid(Proposer):
         self.alone_from, self.remembers_answers = alone_from, earlier_answers
         self.max_nodes = num_nodes + num_draft_tokens
 
-    def begin(self, context: Context, features: Any) -> None:
+    def begin(self, context: Context, features: dict[str, Tensor]) -> None:
         """Read the prompts."""
         self.copier.begin(context)
         self.eagle.begin(context, features)

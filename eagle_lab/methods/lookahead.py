@@ -93,7 +93,7 @@ class Lookahead(Proposer):
         self.max_nodes = self.num_window - 1 + num_candidates
         self.sizes = {"depth": num_levels, "width": window_size, "num_nodes": num_candidates}
 
-    def begin(self, context: Context, features: Tensor) -> None:
+    def begin(self, context: Context, features: dict[str, Tensor]) -> None:
         """Lay the first window: the beginning of the row's text, over and over, diagonal by
         diagonal; any tokens would do.
         """

@@ -61,7 +61,7 @@ class PromptLookup(Proposer):
         self._length = DraftLength("prompt_lookup", num_draft_tokens, adaptive=adaptive)
         self.n_max, self.n_min, self.max_nodes = n_max, n_min, num_draft_tokens
 
-    def begin(self, context: Context, features: Tensor) -> None:
+    def begin(self, context: Context, features: dict[str, Tensor]) -> None:
         """Every row starts with the longest copies."""
         self._length.begin(len(context.tokens))
 

@@ -255,7 +255,7 @@ class Suffix(Proposer):
         self.copier = SuffixCopier(n_min, num_draft_tokens, tokens_per_match, earlier_answers)
         self.max_nodes, self.remembers_answers = num_draft_tokens, earlier_answers
 
-    def begin(self, context: Context, features: Tensor) -> None:
+    def begin(self, context: Context, features: dict[str, Tensor]) -> None:
         """Forget the rows before, remember their answers if asked to."""
         self.copier.begin(context)
 

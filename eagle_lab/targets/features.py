@@ -1,14 +1,27 @@
-"""Which layers EAGLE-3 fuses: ids of `hidden_states`, checked, chosen by rule, and captured."""
+"""The features that a target hands out, by name, and the layers that EAGLE-3 fuses.
+
+top      the state after the final norm, the one that enters the LM head (EAGLE-1)
+fused    `hidden_states[i]`, the un-normed inputs of some layers, concatenated (EAGLE-3)
+"""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from torch import Tensor, nn
 
-from eagle_lab.errors import UserError
+from eagle_lab.errors import UserError, choose
+
+TOP, FUSED = "top", "fused"
+NAMES = (TOP, FUSED)
+
+
+def check_names(names: Iterable[str], key: str) -> tuple[str, ...]:
+    """`names` once each, in the order of `NAMES`; UserError about `key` for any other."""
+    wanted = {choose(name, NAMES, key) for name in names}
+    return tuple(name for name in NAMES if name in wanted)
 
 
 def check_feature_layers(layers: Sequence[int] | None, num_layers: int) -> tuple[int, ...] | None:

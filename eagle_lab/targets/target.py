@@ -4,16 +4,15 @@ The model's own code runs unchanged except for attention: its layers write keys 
 `TreeCache` and attend under the mask of the current `TreePass` (`attention_interface`). So one
 implementation serves every architecture that uses the attention interface of transformers.
 
-A feature is the state after the final norm, the one that enters the LM head (EAGLE-1), or, with
-`feature_layers`, the concatenation of `hidden_states[i]`, the un-normed inputs of those layers
-(EAGLE-3). Shapes: B rows, N columns, T prompt tokens, H hidden width, F feature width, V
-vocabulary.
+Passes hand out features by name (`features`): `top`, which costs nothing, and whatever else
+`hand_out` asked for. Shapes: B rows, N columns, T prompt tokens, H hidden width, F feature width,
+V vocabulary.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -26,7 +25,14 @@ from eagle_lab.targets.cache import TreeCache
 from eagle_lab.targets.cpu.ops import linear, suits
 from eagle_lab.targets.cpu.patch import plain_layers, use_fast_decoder, use_fast_layers
 from eagle_lab.targets.cuda.graphs import VerifyGraphs
-from eagle_lab.targets.features import captured_inputs, check_feature_layers
+from eagle_lab.targets.features import (
+    FUSED,
+    TOP,
+    captured_inputs,
+    check_feature_layers,
+    check_names,
+    default_feature_layers,
+)
 from eagle_lab.targets.fingerprint import fingerprint_of
 from eagle_lab.targets.tree_pass import TreePass, use_tree_attention
 
@@ -43,7 +49,7 @@ class Target:
         model: a `PreTrainedModel` for causal language modelling, in evaluation mode.
         tokenizer: its tokenizer.
         name: what reports call it.
-        feature_layers: ids of the fused layers (EAGLE-3); None for the post-norm top state.
+        feature_layers: ids of the layers that `fused` features join; None for EAGLE-3's rule.
         fast_layers: whether linear layers, norms and attention run through the kernels of
             `fast_ops`; None where there are any, on a CPU in float32.
         attention: `sdpa` attends to the whole cache under one mask; `split` to the committed
@@ -82,7 +88,8 @@ class Target:
         self.vocab_size: int = self.head_weight.shape[0]
         self.context_length: int = self.config.max_position_embeddings
         self.eos_ids: frozenset[int] = _eos_ids(model)
-        self.feature_layers = check_feature_layers(feature_layers, self.num_layers)
+        self.feature_names: tuple[str, ...] = (TOP,)
+        self._feature_layers = check_feature_layers(feature_layers, self.num_layers)
         self.graphs: VerifyGraphs | None = None
         self._decoder = model.get_decoder()
         use_tree_attention(model)
@@ -112,10 +119,24 @@ class Target:
         finally:
             self.fast_layers, self.attention = own
 
+    def hand_out(self, names: Iterable[str]) -> None:
+        """Let passes hand out the features of these names, beside those that they do already.
+
+        Raises:
+            UserError: an unknown name, or too few layers for EAGLE-3's rule.
+        """
+        self.feature_names = check_names([*self.feature_names, *names], "feature")
+        if FUSED in self.feature_names and self._feature_layers is None:
+            self._feature_layers = default_feature_layers(self.num_layers)
+
     @property
-    def feature_width(self) -> int:
-        """F: H for the top feature, H times the number of fused layers otherwise."""
-        return self.hidden_size * (len(self.feature_layers) if self.feature_layers else 1)
+    def feature_layers(self) -> tuple[int, ...]:
+        """Ids of the layers that are captured for `fused`; none where nobody asked for it."""
+        return self._feature_layers or () if FUSED in self.feature_names else ()
+
+    def feature_width(self, name: str) -> int:
+        """F of a feature that passes hand out."""
+        return self.hidden_size * (len(self.feature_layers) if name == FUSED else 1)
 
     def scale_logits(self, logits: Tensor) -> Tensor:
         """Soft-cap or scale that the model applies after its linear head."""
@@ -176,21 +197,25 @@ class Target:
         tree_pass = TreePass(cache, positions, tree.ancestors)
         return Scores(*self.logits_and_features(tree.tokens, tree_pass))
 
-    def logits_and_features(self, tokens: Tensor, tree_pass: TreePass) -> tuple[Tensor, Tensor]:
+    def logits_and_features(
+        self, tokens: Tensor, tree_pass: TreePass
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         """Logits [B, N, V] and features [B, N, F] of one pass over `tokens` [B, N]."""
         hidden, features = self._forward(tokens, tree_pass)
         return self.head(hidden), features
 
-    def _forward(self, tokens: Tensor, tree_pass: TreePass) -> tuple[Tensor, Tensor]:
+    def _forward(self, tokens: Tensor, tree_pass: TreePass) -> tuple[Tensor, dict[str, Tensor]]:
         """Post-norm states [B, N, H] and features [B, N, F]."""
-        with captured_inputs(self._decoder.layers, self.feature_layers or ()) as captured:
+        with captured_inputs(self._decoder.layers, self.feature_layers) as captured:
             hidden = self._decoder(
                 input_ids=tokens,
                 position_ids=tree_pass.positions,
                 use_cache=False,
                 tree_pass=tree_pass,
             ).last_hidden_state
-        features = torch.cat(captured, dim=-1) if self.feature_layers else hidden
+        features = {TOP: hidden}
+        if captured:
+            features[FUSED] = torch.cat(captured, dim=-1)
         return hidden, features
 
     @torch.no_grad()

@@ -37,11 +37,12 @@ from eagle_lab.data.capture import (
 from eagle_lab.data.chat import ChatTemplate
 from eagle_lab.data.prompts import Question
 from eagle_lab.data.sources import SELF_WRITTEN, AnswerSource, PromptSource
-from eagle_lab.data.store import RESIDUAL, TOP_NORM, FeatureStore, StoreWriter
+from eagle_lab.data.store import RESIDUAL, TOP_NORM, FeatureStore, StoreWriter, feature_widths
 from eagle_lab.errors import UserError, choose
 from eagle_lab.runs import provenance
 from eagle_lab.runs.folder import RunFolder
 from eagle_lab.runs.job import sampling_from, target_from
+from eagle_lab.targets.features import FUSED, TOP, check_names
 from eagle_lab.targets.fingerprint import Fingerprint
 from eagle_lab.targets.load import DTYPES
 from eagle_lab.targets.target import Target
@@ -163,8 +164,8 @@ def work_from(config: DictConfig, folder: RunFolder, target: Target) -> Work:
 
 def writer_for(config: DictConfig, folder: RunFolder, target: Target, work: Work) -> StoreWriter:
     """The store's writer, at the place where an interrupted capture stopped."""
-    layers = list(target.feature_layers) if target.feature_layers else None
-    norm_state = RESIDUAL if layers else TOP_NORM
+    layers = list(target.feature_layers) or None
+    norm_state = {TOP: TOP_NORM, FUSED: RESIDUAL} if layers else TOP_NORM
     dtype = feature_dtype(config.data.feature_dtype, target.dtype)
     fingerprint = Fingerprint(
         {
@@ -191,7 +192,7 @@ def writer_for(config: DictConfig, folder: RunFolder, target: Target, work: Work
         folder.path,
         fingerprint,
         feature_dtype=dtype,
-        feature_width=target.feature_width,
+        feature_widths={name: target.feature_width(name) for name in target.feature_names},
         details=details,
     )
 
@@ -209,7 +210,7 @@ def needed_bytes(writer: StoreWriter, work: Work) -> int:
     A conversation takes its prompts and at most `max_new_tokens` for each turn. Where a number of
     tokens ends the capture, answers of half that length tell how many conversations there are.
     """
-    width = int(writer.index["feature_width"])
+    width = sum(feature_widths(writer.index).values())
     per_token = width * writer.feature_dtype.itemsize + _BYTES_PER_TOKEN
     if isinstance(work.source, AnswerSource):
         return per_token * sum(len(answer.tokens) for answer in work.source)
@@ -351,6 +352,7 @@ def capture_into(
     folder: RunFolder, config: DictConfig, target: Target, console: Console
 ) -> FeatureStore:
     """Capture as `config` says into `folder`, from where an earlier try stopped; the store."""
+    target.hand_out(check_names(config.data.features, "data.features"))
     work = work_from(config, folder, target)
     writer = writer_for(config, folder, target, work)
     if not writer.finished:

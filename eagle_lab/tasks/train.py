@@ -96,6 +96,7 @@ def train_drafter(
     else:
         drafter = trained_drafter(target, drafter_folder(trainer.init_from, target))
         recipe = recipe_of(type(drafter))
+    check_store(data.store, target, drafter.feature_names)
     result = fit_in(folder, config, trainer, recipe.module(drafter, trainer), data)
     facts = origin | vocabulary_facts(drafter, data)
     summary = summarize(config, data, result, folder.provenance) | without_paths(facts)

@@ -23,7 +23,6 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from eagle_lab.data.batches import PackedBatch
-from eagle_lab.drafters.base import named
 from eagle_lab.errors import UserError
 from eagle_lab.training.alignment import shifted_supervision
 from eagle_lab.training.base import TrainingModule
@@ -89,7 +88,7 @@ class DistillationModule(TrainingModule):
         ).last_hidden_state[0]
         counts = shifted_supervision(batch, 1)
         rows = counts.nonzero()[:, 0]
-        features = named(batch.features)["top"][rows]
+        features = batch.features["top"][rows]
         sums, correct = row_sums(
             states[rows],
             self.logits,

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from eagle_lab.data.batches import PackedBatch
-from eagle_lab.drafters.base import Drafter, named
+from eagle_lab.drafters.base import Drafter
 from eagle_lab.training.alignment import Step, next_tokens, take_step
 from eagle_lab.training.attention import TrainingTestAttention
 from eagle_lab.training.base import TrainingModule
@@ -45,7 +45,7 @@ class Rollout:
             the rows that count, and the drafter's state of each [n, H]; n may be 0.
         """
         if self._num_steps == 0:
-            encoded = self.drafter.encode(named(self.batch.features)) if states is None else states
+            encoded = self.drafter.encode(self.batch.features) if states is None else states
             step, output = self._first(encoded)
         else:
             step, output = self._later(self._rows if among is None else among)
@@ -90,7 +90,7 @@ class RolloutModule(TrainingModule):
     def training_step(self, batch: PackedBatch, batch_idx: int) -> Tensor:
         """Σ_s step_decay^s (feature_weight · feature loss + token_weight · CE)."""
         noisy = {
-            name: self._with_noise(named(batch.features)[name], batch_idx)
+            name: self._with_noise(batch.features[name], batch_idx)
             for name in self.drafter.feature_names
         }
         states = self.drafter.encode(noisy)

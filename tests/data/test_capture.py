@@ -64,7 +64,7 @@ def test_features_are_the_states_of_the_whole_conversation(store):
     """In float32, with the noise of another order of sums."""
     for one in store:
         states = plain_states(one.tokens).hidden_states[-1][0]
-        torch.testing.assert_close(one.features, states[:-1], atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(one.features["top"], states[:-1], atol=1e-4, rtol=1e-4)
 
 
 def test_the_head_over_the_stored_feature_gives_the_logits(store, target):
@@ -73,7 +73,7 @@ def test_the_head_over_the_stored_feature_gives_the_logits(store, target):
     one = store[0]
     output = plain_states(one.tokens)
     logits = output.logits[0, :-1]
-    error = (target.head(one.features) - logits).abs().max() / logits.abs().max()
+    error = (target.head(one.features["top"]) - logits).abs().max() / logits.abs().max()
     assert error < 1e-5
     before_norm = []
     model, _ = tiny_random("llama")
@@ -88,23 +88,27 @@ def test_half_precision_features_are_within_their_rounding(store, tmp_path, dtyp
     """Each number is off by at most half a unit in its last place: 2^-11 or 2^-8 of its size."""
     half = captured(tmp_path / "half", f"data.feature_dtype={dtype}")
     for one, exact in zip(half, store, strict=True):
-        assert str(one.features.dtype) == f"torch.{dtype}"
+        assert str(one.features["top"].dtype) == f"torch.{dtype}"
         assert torch.equal(one.tokens, exact.tokens)
-        limit = relative * exact.features.abs() + 1e-7
-        assert ((one.features.float() - exact.features).abs() <= limit).all()
+        limit = relative * exact.features["top"].abs() + 1e-7
+        assert ((one.features["top"].float() - exact.features["top"]).abs() <= limit).all()
 
 
 def test_fused_layers_are_the_inputs_of_those_layers(tmp_path):
     fused = captured(
-        tmp_path / "fused", "target.feature_layers=[2,4,5]", "data.feature_dtype=float32"
+        tmp_path / "fused",
+        "target.feature_layers=[2,4,5]",
+        "data.features=[top,fused]",
+        "data.feature_dtype=float32",
     )
     assert fused.index["layers"] == [2, 4, 5]
-    assert fused.index["norm_state"] == "un_normed_layer_inputs"
-    assert fused.feature_width == 3 * 48
+    assert fused.index["norm_state"]["fused"] == "un_normed_layer_inputs"
+    assert fused.feature_widths == {"top": 48, "fused": 3 * 48}
     one = fused[3]
     states = plain_states(one.tokens).hidden_states
     expected = torch.cat([states[layer][0, :-1] for layer in (2, 4, 5)], dim=-1)
-    torch.testing.assert_close(one.features, expected, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(one.features["fused"], expected, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(one.features["top"], states[-1][0, :-1], atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("num_layers", [2, 3, 5, 6])
@@ -210,7 +214,7 @@ def test_another_target_under_the_same_name_starts_no_mixed_store(tmp_path, monk
 
 
 @pytest.mark.parametrize(
-    "change", ["target.architecture=qwen3", "target.feature_layers=[2,4]", "data.temperature=0.7"]
+    "change", ["target.architecture=qwen3", "data.features=[top,fused]", "data.temperature=0.7"]
 )
 def test_other_settings_in_the_same_folder_are_refused_by_name(tmp_path, monkeypatch, change):
     folder = tmp_path / "run"
@@ -280,7 +284,9 @@ def test_features_captured_anew_from_the_answers(store, tmp_path):
         before = first[one.conversation_id]
         assert torch.equal(one.tokens, before.tokens)
         assert torch.equal(one.supervised, before.supervised)
-        torch.testing.assert_close(one.features, before.features, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(
+            one.features["top"], before.features["top"], atol=1e-4, rtol=1e-4
+        )
 
 
 def test_answers_are_small(store):
@@ -344,7 +350,7 @@ def test_a_conversation_ends_before_a_turn_that_does_not_fit(tmp_path):
     assert len(by_id["0"].tokens) < 1300
     assert (by_id["1"].supervised.int().diff() == 1).sum() == 2
     states = plain_states(by_id["0"].tokens).hidden_states[-1][0]
-    torch.testing.assert_close(by_id["0"].features, states[:-1], atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(by_id["0"].features["top"], states[:-1], atol=1e-4, rtol=1e-4)
 
 
 def test_a_disk_that_is_too_small_is_seen_before_anything_runs(tmp_path, monkeypatch):

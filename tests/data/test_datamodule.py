@@ -104,11 +104,9 @@ def test_a_store_of_another_target_is_refused() -> None:
         check_store(FakeStore([9], target="fake-1"), FakeTarget())
 
 
-def test_fused_layers_are_refused_for_eagle1() -> None:
-    store = FakeStore([9])
-    store.feature_width = 48
-    with pytest.raises(UserError, match="48 wide"):
-        check_store(store, FakeTarget())
+def test_a_store_without_a_feature_that_is_read_is_refused_by_name() -> None:
+    with pytest.raises(UserError, match="fused"):
+        check_store(FakeStore([9]), FakeTarget(), ["top", "fused"])
 
 
 def test_settings_out_of_range_are_named() -> None:

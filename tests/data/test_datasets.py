@@ -60,9 +60,9 @@ def test_documents_lie_end_to_end() -> None:
     assert batch.document.tolist() == [0] * 5 + [1] * 6
     assert batch.tokens.tolist() == store[0].tokens.tolist() + store[2].tokens[:6].tolist()
     # A whole conversation's last token has no feature, a cut one's has
-    torch.testing.assert_close(batch.features[:4], store[0].features)
-    assert batch.features[4].abs().sum() == 0
-    torch.testing.assert_close(batch.features[5:], store[2].features[:6])
+    torch.testing.assert_close(batch.features["top"][:4], store[0].features["top"])
+    assert batch.features["top"][4].abs().sum() == 0
+    torch.testing.assert_close(batch.features["top"][5:], store[2].features["top"][:6])
 
 
 @settings(max_examples=60, deadline=None)

@@ -5,8 +5,15 @@ import pickle
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
-from eagle_lab.data.store import INDEX, Conversation, FeatureStore, StoreWriter
+from eagle_lab.data.store import (
+    INDEX,
+    Conversation,
+    FeatureStore,
+    StoreWriter,
+    file_sha256,
+)
 from eagle_lab.errors import UserError
 from eagle_lab.targets.fingerprint import Fingerprint
 
@@ -26,7 +33,7 @@ def conversation(number: int, length: int) -> Conversation:
     return Conversation(
         tokens=torch.randint(0, 50_000, (length,), generator=generator),
         supervised=torch.arange(length) >= length // 2,
-        features=torch.randn(length - 1, WIDTH, generator=generator).half().float(),
+        features={"top": torch.randn(length - 1, WIDTH, generator=generator).half().float()},
         conversation_id=f"c{number}",
     )
 
@@ -43,7 +50,7 @@ def writer_in(folder, parts=PARTS, dtype=torch.float16):
         folder,
         Fingerprint(parts),
         feature_dtype=dtype,
-        feature_width=WIDTH,
+        feature_widths={"top": WIDTH},
         details={"layers": None},
     )
 
@@ -54,6 +61,28 @@ def written(folder, shards=SHARDS):
         writer.add_shard(shard)
     writer.finish(num_skipped=0)
     return folder
+
+
+def as_early_version(folder):
+    """The store as the first version wrote it: one feature, in a tensor of no name."""
+    index = json.loads((folder / "index.json").read_text())
+    index["feature_width"] = index.pop("features")["top"]
+    for shard in index["shards"]:
+        path = folder / shard["file"]
+        tensors = load_file(path)
+        tensors["features"] = tensors.pop("features.top")
+        save_file(tensors, path)
+        shard |= {"num_bytes": path.stat().st_size, "sha256": file_sha256(path)}
+    (folder / "index.json").write_text(json.dumps(index))
+
+
+def test_a_store_of_the_first_version_reads_alike(tmp_path):
+    before = list(FeatureStore.open(written(tmp_path)))
+    as_early_version(tmp_path)
+    store = FeatureStore.open(tmp_path)
+    assert store.feature_widths == {"top": WIDTH}
+    for one, same in zip(store, before, strict=True):
+        assert torch.equal(one.features["top"], same.features["top"])
 
 
 def flip_bit(path, place):
@@ -68,11 +97,11 @@ def test_every_conversation_comes_back(tmp_path):
     assert len(store) == len(everything) == 6
     for stored, one in zip(store, everything, strict=True):
         assert stored.tokens.dtype == torch.int64
-        assert stored.features.dtype == torch.float16
+        assert stored.features["top"].dtype == torch.float16
         assert stored.conversation_id == one.conversation_id
         assert torch.equal(stored.tokens, one.tokens)
         assert torch.equal(stored.supervised, one.supervised)
-        assert torch.equal(stored.features.float(), one.features)
+        assert torch.equal(stored.features["top"].float(), one.features["top"])
     assert store[-1].conversation_id == "c5"
     assert store.lengths() == [5, 2, 9, 3, 7, 4]
     assert store.conversation_ids() == ["c0", "c1", "c2", "c3", "c4", "c5"]
@@ -85,13 +114,13 @@ def test_a_store_travels_to_a_data_loader_worker(tmp_path):
     store = FeatureStore.open(written(tmp_path))
     store.verify()
     other = pickle.loads(pickle.dumps(store))
-    assert torch.equal(other[4].features, store[4].features)
+    assert torch.equal(other[4].features["top"], store[4].features["top"])
 
 
 @pytest.mark.parametrize("rows", [5, 3])
 def test_a_feature_for_every_token_but_the_last(tmp_path, rows):
     one = conversation(0, 5)
-    wrong = Conversation(one.tokens, one.supervised, torch.zeros(rows, WIDTH), "c0")
+    wrong = Conversation(one.tokens, one.supervised, {"top": torch.zeros(rows, WIDTH)}, "c0")
     with pytest.raises(ValueError, match="5 tokens need 4 features"):
         writer_in(tmp_path).add_shard([wrong])
 
@@ -186,7 +215,7 @@ def test_a_finished_store_stays_as_it_is(tmp_path):
 
 def test_a_feature_too_large_for_half_precision_is_an_error(tmp_path):
     one = conversation(0, 5)
-    large = Conversation(one.tokens, one.supervised, one.features + 70_000, "c0")
+    large = Conversation(one.tokens, one.supervised, {"top": one.features["top"] + 70_000}, "c0")
     with pytest.raises(UserError, match="feature_dtype=bfloat16"):
         writer_in(tmp_path).add_shard([large])
     writer_in(tmp_path, dtype=torch.bfloat16).add_shard([large])

@@ -18,7 +18,7 @@ class FakeTarget:
         generator = torch.Generator().manual_seed(0)
         self.name = "fake"
         self.fingerprint = "fake-0"
-        self.hidden_size = self.feature_width = hidden_size
+        self.hidden_size = hidden_size
         self.vocab_size = vocab_size
         self.device, self.dtype = torch.device("cpu"), torch.float32
         self.embedding = nn.Embedding(vocab_size, hidden_size).requires_grad_(False)

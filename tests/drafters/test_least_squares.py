@@ -23,8 +23,8 @@ def design(target: FakeTarget, bias: bool) -> tuple[np.ndarray, np.ndarray]:
                 if batch.supervised[i + 2]:
                     embedded = target.embedding.weight[batch.tokens[i + 1]]
                     one = [torch.ones(1)] if bias else []
-                    inputs.append(torch.cat([embedded, batch.features[i], *one]).numpy())
-                    labels.append(batch.features[i + 1].numpy())
+                    inputs.append(torch.cat([embedded, batch.features["top"][i], *one]).numpy())
+                    labels.append(batch.features["top"][i + 1].numpy())
             start += length
     return np.array(inputs, dtype=np.float64), np.array(labels, dtype=np.float64)
 

@@ -48,7 +48,8 @@ def _answered(target: Target, prompts: Sequence[Sequence[int]]) -> list[Document
         tokens = torch.tensor(row.prompt_tokens + row.tokens)
         supervised = torch.arange(len(tokens)) >= len(row.prompt_tokens)
         assert row.features is not None
-        features = torch.cat([row.features.float(), row.features.new_zeros(1, target.hidden_size)])
+        top = row.features["top"].float()
+        features = {"top": torch.cat([top, top.new_zeros(1, target.hidden_size)])}
         documents.append(Document(tokens, supervised, features))
     return documents
 

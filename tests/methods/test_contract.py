@@ -280,8 +280,8 @@ def test_features_of_every_position_are_the_targets():
     for row in rows:
         tokens = row.prompt_tokens + row.tokens
         cache = target.new_cache(1)
-        expected = target.prefill([tokens[:-1]], cache).features[0]
-        torch.testing.assert_close(row.features, expected, atol=1e-4, rtol=1e-4)
+        expected = target.prefill([tokens[:-1]], cache).features["top"][0]
+        torch.testing.assert_close(row.features["top"], expected, atol=1e-4, rtol=1e-4)
 
 
 def test_positions_beyond_2048_work():
@@ -305,7 +305,7 @@ def test_half_precision_emits_the_argmax_up_to_rounding(name):
     rows = decode(target, METHODS[name](target), PROMPTS, max_new_tokens=16)
     for row in rows:
         tokens = row.prompt_tokens + row.tokens
-        features = target.prefill([tokens[:-1]], target.new_cache(1)).features[0]
+        features = target.prefill([tokens[:-1]], target.new_cache(1)).features["top"][0]
         logits = target.head(features[len(row.prompt_tokens) - 1 :]).float()
         chosen = logits.gather(1, torch.tensor(row.tokens)[:, None])[:, 0]
         best = logits.max(-1).values

@@ -122,7 +122,7 @@ def test_after_every_cycle_the_drafter_stands_where_a_plain_pass_over_the_text_d
     other = Target(*tiny_random("llama"), fast_layers=False)
     drafter = drafter_of(other)
     for tokens, root_hidden, scores in watched.drafts:
-        features = other.prefill([tokens[:-1]], other.new_cache(1)).features[0]
+        features = other.prefill([tokens[:-1]], other.new_cache(1)).features["top"][0]
         expected = plain_states(drafter, tokens[1:], features)[-1]
         torch.testing.assert_close(root_hidden, expected, atol=1e-4, rtol=1e-4)
         for path, score in scores.items():

@@ -138,16 +138,17 @@ def test_every_linear_layer_and_norm_of_a_model_is_fast_and_equal(architecture):
 
 
 @pytest.mark.parametrize(("architecture", "changes"), LLAMA_FAMILY)
-@pytest.mark.parametrize("feature_layers", [None, [2, 4, 5]])
-def test_the_llama_family_runs_layer_by_layer(architecture, changes, feature_layers):
+@pytest.mark.parametrize("feature", ["top", "fused"])
+def test_the_llama_family_runs_layer_by_layer(architecture, changes, feature):
     fast, plain = (
         Target(
             *tiny_random(architecture, **changes),
-            feature_layers=feature_layers,
             fast_layers=fast_layers,
         )
         for fast_layers in (True, False)
     )
+    fast.hand_out([feature])
+    plain.hand_out([feature])
     assert num_fast_decoder_layers(fast) == 8
     assert_close(score(fast), score(plain))
 
@@ -175,7 +176,7 @@ def test_a_copy_of_a_fast_model_has_weights_of_its_own():
     assert num_fast_decoder_layers(twin) == 8
     assert torch.equal(score(target).logits, before)
     embedded = twin.model.model.norm(twin.embedding(TOKENS))
-    torch.testing.assert_close(score(twin).features, embedded)
+    torch.testing.assert_close(score(twin).features["top"], embedded)
 
 
 def test_fast_layers_where_there_are_none():

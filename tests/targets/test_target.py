@@ -44,7 +44,10 @@ def test_tree_forward_equals_one_forward_per_path(architecture, tied):
             prefill.logits[row, 0], alone.logits[0, -1], atol=1e-4, rtol=1e-4
         )
         torch.testing.assert_close(
-            prefill.features[row, : len(prompt)], alone.hidden_states[-1][0], atol=1e-4, rtol=1e-4
+            prefill.features["top"][row, : len(prompt)],
+            alone.hidden_states[-1][0],
+            atol=1e-4,
+            rtol=1e-4,
         )
         for column, path in enumerate(PATHS):
             whole = plain(model, prompt + TOKENS[path].tolist())
@@ -52,7 +55,10 @@ def test_tree_forward_equals_one_forward_per_path(architecture, tied):
                 scores.logits[row, column], whole.logits[0, -1], atol=1e-4, rtol=1e-4
             )
             torch.testing.assert_close(
-                scores.features[row, column], whole.hidden_states[-1][0, -1], atol=1e-4, rtol=1e-4
+                scores.features["top"][row, column],
+                whole.hidden_states[-1][0, -1],
+                atol=1e-4,
+                rtol=1e-4,
             )
 
 
@@ -79,7 +85,7 @@ def test_final_norm_head_over_the_feature_is_the_models_output():
     model = reference("llama", False)
     outputs = plain(model, PROMPTS[0])
     cache = target.new_cache(1)
-    features = target.prefill([PROMPTS[0]], cache).features[0]
+    features = target.prefill([PROMPTS[0]], cache).features["top"][0]
     torch.testing.assert_close(target.head(features), outputs.logits[0], atol=1e-5, rtol=1e-5)
     before_norm: list[torch.Tensor] = []
     model.model.norm.register_forward_pre_hook(lambda _, args: before_norm.append(args[0]))
@@ -89,13 +95,17 @@ def test_final_norm_head_over_the_feature_is_the_models_output():
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_captured_layers_equal_hidden_states(architecture):
+    """And the top feature beside them is the one that is handed out alone, bit for bit."""
     target = Target(*tiny_random(architecture), feature_layers=[2, 4, 5])
+    alone = target.prefill([PROMPTS[0]], target.new_cache(1)).features
+    target.hand_out(["fused"])
     states = plain(reference(architecture, False), PROMPTS[0]).hidden_states
-    cache = target.new_cache(1)
-    features = target.prefill([PROMPTS[0]], cache).features
-    assert target.feature_width == 3 * target.hidden_size
+    features = target.prefill([PROMPTS[0]], target.new_cache(1)).features
+    assert (list(alone), list(features)) == (["top"], ["top", "fused"])
+    assert target.feature_width("fused") == 3 * target.hidden_size
     expected = torch.cat([states[layer] for layer in (2, 4, 5)], dim=-1)
-    torch.testing.assert_close(features, expected, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(features["fused"], expected, atol=1e-4, rtol=1e-4)
+    assert torch.equal(features["top"], alone["top"])
 
 
 def test_default_feature_layers():

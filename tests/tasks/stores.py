@@ -17,14 +17,14 @@ def store_of(target: Target, folder: Path) -> Path:
     conversations = []
     for number in range(12):
         tokens = torch.randint(3, 60, (24,), generator=generator)
-        hidden = target.prefill([tokens.tolist()], target.new_cache(1)).features[0, :-1]
+        hidden = target.prefill([tokens.tolist()], target.new_cache(1)).features["top"][0, :-1]
         supervised = torch.arange(24) >= 12
-        conversations.append(Conversation(tokens, supervised, hidden, f"c{number}"))
+        conversations.append(Conversation(tokens, supervised, {"top": hidden}, f"c{number}"))
     writer = StoreWriter(
         folder,
         Fingerprint({"target": target.fingerprint, "layers": None}),
         feature_dtype=torch.float16,
-        feature_width=target.feature_width,
+        feature_widths={"top": target.feature_width("top")},
         details={},
     )
     writer.add_shard(conversations)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ HIDDEN, VOCAB = 16, 12
 class FakeConversation:
     tokens: Tensor
     supervised: Tensor
-    features: Tensor
+    features: dict[str, Tensor]
     conversation_id: str
 
 
@@ -31,7 +31,7 @@ class FakeStore:
     """Each conversation's first third is the user's; features come from a fixed random walk."""
 
     folder = Path("fake-store")
-    feature_width = HIDDEN
+    feature_widths: ClassVar = {"top": HIDDEN}
 
     def __init__(self, lengths: list[int], *, seed: int = 0, target: str = "fake-0") -> None:
         generator = torch.Generator().manual_seed(seed)
@@ -39,7 +39,7 @@ class FakeStore:
             FakeConversation(
                 tokens=torch.randint(0, VOCAB, (length,), generator=generator),
                 supervised=torch.arange(length) >= length // 3,
-                features=torch.randn(length - 1, HIDDEN, generator=generator),
+                features={"top": torch.randn(length - 1, HIDDEN, generator=generator)},
                 conversation_id=f"c{number}",
             )
             for number, length in enumerate(lengths)
@@ -63,7 +63,7 @@ def documents(lengths: list[int], seed: int = 0) -> list[Document]:
         Document(
             tokens=torch.randint(0, VOCAB, (length,), generator=generator),
             supervised=torch.rand(length, generator=generator) < 0.7,
-            features=torch.randn(length, HIDDEN, generator=generator),
+            features={"top": torch.randn(length, HIDDEN, generator=generator)},
         )
         for length in lengths
     ]

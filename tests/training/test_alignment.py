@@ -14,7 +14,7 @@ def document(tokens: range, supervised: range) -> Document:
     return Document(
         tokens=ids,
         supervised=torch.tensor([token in supervised for token in tokens]),
-        features=ids[:, None].float(),
+        features={"top": ids[:, None].float()},
     )
 
 
@@ -77,7 +77,7 @@ def test_nothing_crosses_a_document() -> None:
         for name in ("fed_tokens", "positions", "token_labels"):
             expected = torch.cat([getattr(step, name) for step in alone])
             assert getattr(together, name).tolist() == expected.tolist()
-        assert packed.features[together.feature_labels, 0].tolist() == [
+        assert packed.features["top"][together.feature_labels, 0].tolist() == [
             label - 1 for label in together.token_labels.tolist()
         ]
 

@@ -37,9 +37,9 @@ def batch_of(target: Target, lengths: list[int]) -> PackedBatch:
     documents = []
     for length in lengths:
         tokens = torch.randint(3, 290, (length,), generator=generator)
-        features = target.prefill([tokens.tolist()], target.new_cache(1)).features[0]
+        features = target.prefill([tokens.tolist()], target.new_cache(1)).features["top"][0]
         supervised = torch.tensor((SUPERVISED * length)[:length])
-        documents.append(Document(tokens, supervised, features))
+        documents.append(Document(tokens, supervised, {"top": features}))
     return pack(documents)
 
 
@@ -61,7 +61,7 @@ def test_loss_and_acceptance_are_those_of_each_conversation_by_itself(architectu
     for number in range(3):
         own = batch.document == number
         tokens, supervised, features = (
-            part[own] for part in (batch.tokens, batch.supervised, batch.features)
+            part[own] for part in (batch.tokens, batch.supervised, batch.features["top"])
         )
         with torch.no_grad():
             whole = model(input_ids=tokens[None], use_cache=False, output_hidden_states=True)
@@ -93,11 +93,11 @@ def test_all_layers_of_a_target_accept_what_it_says_itself() -> None:
     for _ in range(20):
         logits = target.prefill([tokens.tolist()], target.new_cache(1)).logits[0, 0]
         tokens = torch.cat([tokens, logits.argmax()[None]])
-    features = target.prefill([tokens.tolist()], target.new_cache(1)).features[0]
+    features = target.prefill([tokens.tolist()], target.new_cache(1)).features["top"][0]
     supervised = torch.arange(23) >= 3
     module = module_of(target, list(range(8)))
     with torch.no_grad():
-        module.validation_step(pack([Document(tokens, supervised, features)]), 0)
+        module.validation_step(pack([Document(tokens, supervised, {"top": features})]), 0)
     assert module.val_counts.tried.tolist() == [20, 19, 18]
     assert module.val_counts.expected_tau == 4.0
 
@@ -132,8 +132,8 @@ def with_features(
     target: Target, one: FakeConversation, generator: torch.Generator
 ) -> FakeConversation:
     tokens = torch.randint(3, 290, (len(one.tokens),), generator=generator)
-    features = target.prefill([tokens.tolist()], target.new_cache(1)).features[0, :-1]
-    return FakeConversation(tokens, one.supervised, features, one.conversation_id)
+    features = target.prefill([tokens.tolist()], target.new_cache(1)).features["top"][0, :-1]
+    return FakeConversation(tokens, one.supervised, {"top": features}, one.conversation_id)
 
 
 def test_training_lowers_the_loss_and_an_interrupted_one_ends_with_the_same_weights(

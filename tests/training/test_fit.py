@@ -198,7 +198,10 @@ def chains_by_hand(drafter: Eagle1, batch: PackedBatch, depth: int) -> Acceptanc
     for row in range(len(batch.tokens)):
         start = row - int(batch.positions[row])
         end = start + batch.lengths[int(batch.document[row])]
-        tokens, features = next_tokens(batch)[start : row + 1], batch.features[start : row + 1]
+        tokens, features = (
+            next_tokens(batch)[start : row + 1],
+            batch.features["top"][start : row + 1],
+        )
         for level in range(depth):
             label = row + 2 + level
             if label >= end or not batch.supervised[label]:

@@ -20,7 +20,7 @@ LENGTHS = [9, 3, 12, 2, 6]
 def chain_by_hand(drafter: Eagle1, batch: PackedBatch, row: int, step: int) -> Tensor:
     """f̂ of `row` at `step`: true pairs up to the row, then its own outputs, causal attention."""
     start = row - int(batch.positions[row])
-    tokens, features = next_tokens(batch), batch.features
+    tokens, features = next_tokens(batch), batch.features["top"]
     fed = features[start : row + 1]
     for _ in range(step + 1):
         num = len(fed)
@@ -84,7 +84,7 @@ def test_packed_documents_give_each_documents_own_result() -> None:
 def test_a_neighbours_content_changes_nothing() -> None:
     parts, drafter = documents(LENGTHS), new_drafter()
     first = Rollout(drafter, pack(parts)).advance()[1]
-    parts[0].features[:] = 99.0
+    parts[0].features["top"][:] = 99.0
     second = Rollout(drafter, pack(parts)).advance()[1]
     own = int((first != second).any(-1).sum())
     assert 0 < own <= LENGTHS[0]

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from eagle_lab.bench.profile.limits import attention_of
-from eagle_lab.drafters.base import AttentionShape, Drafter, named
+from eagle_lab.drafters.base import AttentionShape, Drafter
 from eagle_lab.engine.draft_tree import DraftTree
 from eagle_lab.engine.proposer import Context
 from eagle_lab.engine.sampling import Sampling, Uniforms
@@ -65,7 +65,7 @@ def after_text(
             uniforms=Uniforms(range(len(tokens)), tokens.device),
         )
         proposer.begin(read, features)
-        states = drafter.encode(named(features))[:, :1]
+        states = drafter.encode(features)[:, :1]
         passes["draft"] = DraftPasses(proposer, states, rest)
     return passes
 

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from eagle_lab.data.batches import PackedBatch
 from eagle_lab.data.datamodule import DrafterDataModule
-from eagle_lab.drafters.base import named
 from eagle_lab.drafters.blocks import DecoderLayer
 from eagle_lab.drafters.eagle1.network import Eagle1
 from eagle_lab.training.alignment import Step, take_step
@@ -57,7 +56,7 @@ class Eagle1Module(RolloutModule):
 
     def sums(self, batch: PackedBatch, step: Step, states: Tensor) -> tuple[Sums, Tensor]:
         """See `RolloutModule`; the target's head reads the very features that f̂ should equal."""
-        features = named(batch.features)["top"][step.feature_labels]
+        features = batch.features["top"][step.feature_labels]
         drafter = self.drafter
         return row_sums(
             states,
@@ -124,7 +123,7 @@ def _normal_equations(
     spread = _Spread(hidden_size, device)
     for batch in batches:
         batch = batch.to(device)
-        step, features = take_step(batch, 0), named(batch.features)["top"]
+        step, features = take_step(batch, 0), batch.features["top"]
         embedded = drafter.attached.embedding(step.fed_tokens).double()
         inputs = [embedded, features[step.rows].double()]
         if drafter.fc.bias is not None:

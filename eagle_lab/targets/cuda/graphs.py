@@ -290,7 +290,7 @@ class VerifyGraphs:
         self._target = target
         self._graphs = CacheGraphs(capture)
 
-    def score(self, tree: DraftTree, cache: TreeCache) -> Tensors:
+    def score(self, tree: DraftTree, cache: TreeCache) -> tuple[Tensor, dict[str, Tensor]]:
         """Logits [B, N, V] and features [B, N, F] at every column of `tree`."""
         num_columns = column_bucket(tree.num_columns)
         added = num_columns - tree.num_columns
@@ -300,9 +300,11 @@ class VerifyGraphs:
             itself = torch.eye(num_columns, dtype=torch.bool, device=tokens.device)
             ancestors = pad(ancestors, (0, added, 0, added)) | itself
         outputs = self._graphs.run(self._pass, cache, num_columns, tokens, depths, ancestors)
-        logits, features = (values[:, : tree.num_columns] for values in outputs)
-        return logits, features
+        logits, *features = (values[:, : tree.num_columns] for values in outputs)
+        return logits, dict(zip(self._target.feature_names, features, strict=True))
 
     def _pass(self, cache: TreeCache, tokens: Tensor, depths: Tensor, ancestors: Tensor) -> Tensors:
         positions = cache.lengths[:, None] + depths
-        return self._target.logits_and_features(tokens, TreePass(cache, positions, ancestors))
+        tree_pass = TreePass(cache, positions, ancestors)
+        logits, features = self._target.logits_and_features(tokens, tree_pass)
+        return logits, *features.values()
