@@ -331,9 +331,11 @@ class StoreWriter:
             "tokens": torch.cat([one.tokens for one in conversations]).to(torch.int32),
             "supervised": torch.cat([one.supervised for one in conversations]),
         }
-        for name in names:
-            kept = torch.cat([one.features[name] for one in conversations]).to(self.feature_dtype)
-            tensors[_key(name, self.index)] = kept
+        for feature in names:
+            kept = torch.cat([one.features[feature] for one in conversations]).to(
+                self.feature_dtype
+            )
+            tensors[_key(feature, self.index)] = kept
             if kept.isfinite().all():
                 continue
             raise UserError(
