@@ -20,18 +20,16 @@ NAMES = (TOP, FUSED)
 
 def check_names(names: Iterable[str], key: str) -> tuple[str, ...]:
     """`names` once each, in the order of `NAMES`; UserError about `key` for any other."""
-    wanted = {choose(name, NAMES, key) for name in names}
-    return tuple(name for name in NAMES if name in wanted)
+    chosen = {choose(name, NAMES, key) for name in names}
+    return tuple(name for name in NAMES if name in chosen)
 
 
-def check_feature_layers(layers: Sequence[int] | None, num_layers: int) -> tuple[int, ...] | None:
+def check_feature_layers(layers: Sequence[int], num_layers: int) -> tuple[int, ...]:
     """`layers` as a tuple.
 
     Raises:
         UserError: unless they are strictly increasing within 1 ... num_layers - 1.
     """
-    if layers is None:
-        return None
     increasing = all(a < b for a, b in itertools.pairwise(layers))
     if not layers or not increasing or layers[0] < 1 or layers[-1] > num_layers - 1:
         raise UserError(
@@ -47,9 +45,7 @@ def default_feature_layers(num_layers: int) -> tuple[int, ...]:
     Raises:
         UserError: for 2, 3, 5 or 6 layers, where the rule is not strictly increasing.
     """
-    layers = check_feature_layers((2, num_layers // 2, num_layers - 3), num_layers)
-    assert layers is not None
-    return layers
+    return check_feature_layers((2, num_layers // 2, num_layers - 3), num_layers)
 
 
 @contextlib.contextmanager

@@ -33,18 +33,15 @@ class Fingerprint:
         """SHA-256 over all parts, 64 hexadecimal digits."""
         return hashlib.sha256(json.dumps(self.parts, sort_keys=True).encode()).hexdigest()
 
-    def differences(self, other: Mapping[str, Any]) -> list[str]:
-        """One phrase for each part in which `other` differs, nested values by dotted name."""
+    def check_equal(self, other: Mapping[str, Any], what: str) -> None:
+        """UserError naming the parts in which `other` differs, nested ones by dotted name."""
         ours, theirs = _flatten(self.parts), _flatten(other)
-        return [
+        differences = [
             f"{key} is {theirs.get(key)!r} there and {ours.get(key)!r} here"
             for key in sorted(ours.keys() | theirs.keys())
             if ours.get(key) != theirs.get(key)
         ]
-
-    def check_equal(self, other: Mapping[str, Any], what: str) -> None:
-        """UserError naming the differences unless `other` holds the same parts."""
-        if differences := self.differences(other):
+        if differences:
             raise UserError(
                 f"{what} was made with other settings: {'; '.join(differences)}; "
                 "choose another output_dir, or overwrite=true"

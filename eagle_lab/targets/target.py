@@ -1,12 +1,17 @@
 """The target: any Hugging Face causal language model, scoring trees and handing out features.
 
-The model's own code runs unchanged except for attention: its layers write keys and values into a
-`TreeCache` and attend under the mask of the current `TreePass` (`attention_interface`). So one
-implementation serves every architecture that uses the attention interface of transformers.
+    target = Target(model, tokenizer)
+    cache = target.new_cache(len(prompts))
+    target.prefill(prompts, cache)
+    target.score(tree, cache)                 # logits and features at every column
 
-Passes hand out features by name (`features`): `top`, which costs nothing, and whatever else
-`hand_out` asked for. Shapes: B rows, N columns, T prompt tokens, H hidden width, F feature width,
-V vocabulary.
+The model's code runs unchanged except for attention: its layers write keys and values into a
+`TreeCache` and attend through the current `TreePass`. So one implementation serves every
+architecture that uses the attention interface of transformers. Passes hand out features by name
+(`features`): `top`, which costs nothing, and those that `hand_out` adds. Knows no method and no
+drafter.
+
+Shapes: B rows, N columns, T prompt tokens, H hidden width, F feature width, V vocabulary.
 """
 
 from __future__ import annotations
@@ -50,11 +55,11 @@ class Target:
         tokenizer: its tokenizer.
         name: what reports call it.
         feature_layers: ids of the layers that `fused` features join; None for EAGLE-3's rule.
-        fast_layers: whether linear layers, norms and attention run through the kernels of
-            `fast_ops`; None where there are any, on a CPU in float32.
+        fast_layers: whether linear layers, norms and attention run through the CPU kernels
+            (`cpu.patch`); None where there are any, on a CPU in float32.
         attention: `sdpa` attends to the whole cache under one mask; `split` to the committed
-            prefix without a mask and to the tree, and merges both (`split_attention`); `auto`
-            takes the fast layers' own, else splits where a flash kernel serves (`flash`), else
+            prefix without a mask and to the tree, and merges both (`attention`); `auto` takes
+            that of the fast layers, else splits where a flash kernel serves (`cuda.flash`), else
             takes `sdpa`.
 
     Raises:
@@ -89,7 +94,11 @@ class Target:
         self.context_length: int = self.config.max_position_embeddings
         self.eos_ids: frozenset[int] = _eos_ids(model)
         self.feature_names: tuple[str, ...] = (TOP,)
-        self._feature_layers = check_feature_layers(feature_layers, self.num_layers)
+        self._feature_layers = (
+            None
+            if feature_layers is None
+            else check_feature_layers(feature_layers, self.num_layers)
+        )
         self.graphs: VerifyGraphs | None = None
         self._decoder = model.get_decoder()
         use_tree_attention(model)
@@ -111,13 +120,13 @@ class Target:
 
         Attention is plain for caches made inside the block.
         """
-        own = self.fast_layers, self.attention
+        usual = self.fast_layers, self.attention
         self.fast_layers, self.attention = False, "sdpa"
         try:
             with plain_layers(self.model):
                 yield
         finally:
-            self.fast_layers, self.attention = own
+            self.fast_layers, self.attention = usual
 
     def hand_out(self, names: Iterable[str]) -> None:
         """Let passes hand out the features of these names, beside those that they do already.
@@ -125,13 +134,16 @@ class Target:
         Raises:
             UserError: an unknown name, or too few layers for EAGLE-3's rule.
         """
-        self.feature_names = check_names([*self.feature_names, *names], "feature")
+        before = self.feature_names
+        self.feature_names = check_names([*before, *names], "feature")
         if FUSED in self.feature_names and self._feature_layers is None:
             self._feature_layers = default_feature_layers(self.num_layers)
+        if self.graphs is not None and self.feature_names != before:
+            self.graphs = VerifyGraphs(self, self.graphs.capture)  # a graph never hands out more
 
     @property
     def feature_layers(self) -> tuple[int, ...]:
-        """Ids of the layers that are captured for `fused`; none where nobody asked for it."""
+        """Ids of the layers that are captured for `fused`; none where it is not handed out."""
         return self._feature_layers or () if FUSED in self.feature_names else ()
 
     def feature_width(self, name: str) -> int:
@@ -224,13 +236,14 @@ class Target:
         token = torch.zeros(1, 1, dtype=torch.long, device=self.device)
         visible = torch.ones(1, 1, 1, dtype=torch.bool, device=self.device)
         arguments: dict[str, Any] = {"input_ids": token, "position_ids": token, "use_cache": False}
-        own = self.model(
+        expected = self.model(
             **arguments, tree_pass=TreePass(self.new_cache(1), token, visible)
         ).logits.float()
         hidden, _ = self._forward(token, TreePass(self.new_cache(1), token, visible))
         ours = self.head(hidden).float()
         tolerance = 1e-4 if self.dtype == torch.float32 else 0.1
-        if own.shape != ours.shape or (own - ours).abs().max() > tolerance * own.abs().max():
+        allowed = tolerance * expected.abs().max()
+        if expected.shape != ours.shape or (expected - ours).abs().max() > allowed:
             raise UserError(
                 f"the output head of {type(self.model).__name__} is not its LM head with a "
                 "soft-cap or scale; such a model cannot be a target"

@@ -148,6 +148,24 @@ def test_graphs_are_captured_once_and_serve_later_texts():
 
 
 @torch.no_grad()
+def test_features_that_are_named_after_a_capture_are_handed_out():
+    plain, ours = Target(*tiny_random()), graphed()
+    tree = DraftTree.root_only(torch.tensor([9]))
+    for names in ([], ["fused"]):
+        caches = []
+        for target in (plain, ours):
+            target.hand_out(names)
+            caches.append(target.new_cache(1))
+            target.prefill(PROMPTS[:1], caches[-1])
+        expected, features = (
+            target.score(tree, cache).features
+            for target, cache in zip((plain, ours), caches, strict=True)
+        )
+        assert list(features) == ["top", *names]
+        torch.testing.assert_close(features, expected, atol=1e-4, rtol=1e-4)
+
+
+@torch.no_grad()
 def test_two_caches_alive_do_not_share_memory():
     target = graphed()
     caches = [target.new_cache(1) for _ in range(2)]

@@ -291,7 +291,7 @@ class VerifyGraphs:
         self._graphs = CacheGraphs(capture)
 
     def score(self, tree: DraftTree, cache: TreeCache) -> tuple[Tensor, dict[str, Tensor]]:
-        """Logits [B, N, V] and features [B, N, F] at every column of `tree`."""
+        """Logits [B, N, V] and features by name [B, N, F] at every column of `tree`."""
         num_columns = column_bucket(tree.num_columns)
         added = num_columns - tree.num_columns
         tokens, depths, ancestors = tree.tokens, tree.depths, tree.ancestors
