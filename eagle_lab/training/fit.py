@@ -2,14 +2,8 @@
 
 A folder holds `last.ckpt` (where training stands) and `best.ckpt` (longest expected chain). Which
 checkpoint to go on from is decided here, never by Lightning's own search, which starts afresh in
-silence when it finds nothing.
-
-What happens around the optimizer steps: time budget, checkpoints, interruption.
-
-The training curve: a row every few optimizer steps and one for each validation.
-
-Rows live in the callback's state, so a resumed run continues exactly the curve of the checkpoint
-it goes on from.
+silence when it finds nothing. The rows of the training curve live in the checkpoint, so a resumed
+run continues exactly the curve it goes on from.
 """
 
 from __future__ import annotations
@@ -23,13 +17,14 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
 from lightning.fabric.utilities.warnings import PossibleUserWarning
 from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import ModelCheckpoint, Timer
 
 from eagle_lab.data.datamodule import DrafterDataModule
 from eagle_lab.errors import UserError
@@ -40,54 +35,24 @@ LAST, BEST = "last.ckpt", "best.ckpt"
 log = logging.getLogger(__name__)
 
 
-def best_checkpoint(folder: Path) -> ModelCheckpoint:
-    """Keep the weights with the longest expected chain in validation."""
-    return ModelCheckpoint(
-        dirpath=folder,
-        filename=Path(BEST).stem,
-        monitor="val_tau",
-        mode="max",
-        save_top_k=1,
-        save_on_train_epoch_end=False,
-        enable_version_counter=False,
-    )
-
-
-class TimeBudget(Callback):
-    """Measure training time across resumes; with a budget, spend it and stop.
-
-    Attributes:
-        minutes: since the first start, interruptions not counted.
-    """
+class TimeBudget(Timer):
+    """Training time across resumes; with a budget, it moves the schedule and ends the run."""
 
     def __init__(self, max_minutes: float | None) -> None:
-        self.max_minutes, self._before, self._start = max_minutes, 0.0, time.monotonic()
+        limit = None if max_minutes is None else timedelta(minutes=max_minutes)
+        super().__init__(limit, verbose=False)
+        self.max_minutes = max_minutes
 
     @property
     def minutes(self) -> float:
-        """Training time so far."""
-        return self._before + (time.monotonic() - self._start) / 60
+        """Training time since the first start, interruptions not counted."""
+        return self.time_elapsed() / 60
 
-    def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
-        """Start the clock."""
-        self._start = time.monotonic()
-
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
         """Move the learning-rate schedule along, and stop when the time is spent."""
         if self.max_minutes is not None:
-            pl_module.time_share = self.minutes / self.max_minutes
-            if pl_module.time_share >= 1:
-                trainer.should_stop = True
-
-    def state_dict(self) -> dict[str, float]:
-        """Time spent, for the checkpoint."""
-        return {"minutes": self.minutes}
-
-    def load_state_dict(self, state_dict: dict[str, float]) -> None:
-        """Go on counting."""
-        self._before, self._start = state_dict["minutes"], time.monotonic()
+            trainer.lightning_module.time_share = self.minutes / self.max_minutes
+        super().on_train_batch_end(trainer, *args, **kwargs)
 
 
 class LastCheckpoint(Callback):
@@ -340,7 +305,14 @@ def fit(
     clock = TimeBudget(settings.max_minutes)
     curve = Curve(clock, settings.log_every_steps, write)
     last = LastCheckpoint(folder / LAST, settings.checkpoint_minutes)
-    best = best_checkpoint(folder)
+    best = ModelCheckpoint(
+        dirpath=folder,
+        filename=Path(BEST).stem,
+        monitor="val_tau",
+        mode="max",
+        save_on_train_epoch_end=False,
+        enable_version_counter=False,
+    )
     device = next(module.parameters()).device
     if settings.max_epochs is not None:
         steps_per_epoch = math.ceil(data.num_train_batches / settings.accumulate)
@@ -371,7 +343,9 @@ def fit(
     trained = [row for row in curve.val_rows if row["step"] > 0]
     if not trained:
         raise UserError(f"training ended without a validation: {data.counts}")
-    _load_best(module, folder / BEST)
+    if (folder / BEST).is_file():
+        checkpoint = torch.load(folder / BEST, map_location="cpu", weights_only=True)
+        module.load_state_dict(checkpoint["state_dict"], strict=True)
     return FitResult(
         train_rows=curve.train_rows,
         val_rows=curve.val_rows,
@@ -406,12 +380,6 @@ def _run(
             raise
         reason = " ".join(str(error).split())
         raise UserError(f"{checkpoint} is of another drafter: {reason}") from error
-
-
-def _load_best(module: TrainingModule, path: Path) -> None:
-    if path.is_file():
-        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-        module.load_state_dict(checkpoint["state_dict"], strict=True)
 
 
 def _check_validated(settings: FitSettings, num_steps: float) -> None:

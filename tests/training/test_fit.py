@@ -255,7 +255,7 @@ def test_a_time_budget_ends_the_run_with_a_validation(
     """On a clock that ticks a second whenever it is read."""
     seconds = itertools.count()
     clock = SimpleNamespace(monotonic=lambda: float(next(seconds)))
-    monkeypatch.setattr("eagle_lab.training.fit.time", clock)
+    monkeypatch.setattr("lightning.pytorch.callbacks.timer.time", clock)
     _, result = train(tmp_path, max_epochs=None, max_minutes=2.0)
     assert result.minutes >= 2.0
     assert result.val_rows[-1]["step"] == result.num_steps
