@@ -50,8 +50,9 @@ class TimeBudget(Timer):
 
     def on_train_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
         """Move the learning-rate schedule along, and stop when the time is spent."""
+        module: Any = trainer.lightning_module
         if self.max_minutes is not None:
-            trainer.lightning_module.time_share = self.minutes / self.max_minutes
+            module.time_share = self.minutes / self.max_minutes
         super().on_train_batch_end(trainer, *args, **kwargs)
 
 
