@@ -10,7 +10,7 @@ trained is its recipe's business.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -85,18 +85,18 @@ def train_drafter(
         UserError: no store, one of another target, nothing to learn from, or a bad setting.
         KeyboardInterrupt: after saving where training stands.
     """
-    data = data_from(config, trainer, target)
     origin = origin_of(config, target)
     if trainer.init_from is None:
         kind, settings = drafter_kind(config)
         recipe = recipe_of(kind)
+        data = data_from(config, trainer, target, recipe.feature_names(kind))
         drafter = recipe.new(kind, target, data, settings, trainer.seed)
         if last_checkpoint(checkpoints_of(folder)) is None:  # else its weights come later
             recipe.start(drafter, data, trainer)
     else:
         drafter = trained_drafter(target, drafter_folder(trainer.init_from, target))
         recipe = recipe_of(type(drafter))
-    check_store(data.store, target, drafter.feature_names)
+        data = data_from(config, trainer, target, recipe.feature_names(type(drafter)))
     result = fit_in(folder, config, trainer, recipe.module(drafter, trainer), data)
     facts = origin | vocabulary_facts(drafter, data)
     summary = summarize(config, data, result, folder.provenance) | without_paths(facts)
@@ -116,7 +116,7 @@ def train_draft_model(
     folder: RunFolder, config: DictConfig, trainer: TrainerSettings, target: Target
 ) -> Path:
     """Train layers of the target as a draft model; see `train_drafter`."""
-    data = data_from(config, trainer, target)
+    data = data_from(config, trainer, target, ["top"])
     model = layer_pruned(target, layers_from(config, target))
     module = DistillationModule(model, target, trainer)
     result = fit_in(folder, config, trainer, module, data)
@@ -147,10 +147,14 @@ def checkpoints_of(folder: RunFolder) -> Path:
     return folder.path / "checkpoints"
 
 
-def data_from(config: DictConfig, trainer: TrainerSettings, target: Target) -> DrafterDataModule:
-    """The data of the stores that `data.store` names, checked against the target."""
+def data_from(
+    config: DictConfig, trainer: TrainerSettings, target: Target, names: Sequence[str]
+) -> DrafterDataModule:
+    """The data of the stores that `data.store` names, which are this target's and hold the features
+    of `names`.
+    """
     store = store_from(config)
-    check_store(store, target)
+    check_store(store, target, names)
     return DrafterDataModule(store, trainer)
 
 

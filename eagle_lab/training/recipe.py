@@ -39,9 +39,9 @@ class Recipe(ABC):
 
     starts_closed_form = False
 
-    def feature_names(self, drafter: Drafter) -> Sequence[str]:
+    def feature_names(self, kind: type[Drafter]) -> Sequence[str]:
         """The target's features that training reads: `top` for the target's distribution."""
-        return sorted({"top", *drafter.feature_names})
+        return sorted({"top", *kind.feature_names})
 
     def new(
         self, kind: type[Kind], target: Any, data: DrafterDataModule, settings: Any, seed: int

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from eagle_lab.data.batches import PackedBatch
-from eagle_lab.drafters.base import Drafter, DrafterConfig, named
+from eagle_lab.drafters.base import Drafter, DrafterConfig
 from eagle_lab.training.alignment import Step
 from eagle_lab.training.losses import Sums, row_sums
 from eagle_lab.training.recipe import Recipe
@@ -82,7 +82,7 @@ class ToyModule(RolloutModule):
         return row_sums(
             states,
             self.drafter.logits,
-            named(batch.features)["top"][step.feature_labels],
+            batch.features["top"][step.feature_labels],
             self.drafter.target_logits,
             labels=self.drafter.draft_ids(step.token_labels),
             head_weights=tuple(self.drafter.head.parameters()),
