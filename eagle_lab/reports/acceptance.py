@@ -191,10 +191,10 @@ def calibration(
             "the run noted no confidences; run it with eval.record_confidence=true "
             "eval.timing=false and a method that has them, such as eagle_dynamic"
         )
-    known = generations["draft_confidences"].notna()
+    rows = generations[generations["draft_confidences"].notna()]
     frames = [
-        _label_calibration(str(label), rows, num_bins, seed)
-        for label, rows in generations[known].groupby("label", sort=False)
+        _label_calibration(str(label), part, num_bins, seed)
+        for label, part in rows.groupby("label", sort=False)
     ]
     return pd.concat(frames, ignore_index=True)
 

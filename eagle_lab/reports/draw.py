@@ -430,8 +430,8 @@ def _frame(axes: Axes, row: int, column: int, half: float, **look: Any) -> None:
 
 def _scale(values: np.ndarray, about_one: bool) -> ScalarMappable:
     """Colours for `values`: sequential, or about 1 where they lie on both sides of it."""
-    known = values[np.isfinite(values)]
-    low, high = float(known.min()), float(known.max())
+    finite = values[np.isfinite(values)]
+    low, high = float(finite.min()), float(finite.max())
     if about_one and 0 < low < 1 < high:
         reach = max(1 / low, high)
         return ScalarMappable(LogNorm(1 / reach, reach), colormaps["PuOr"])

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from eagle_lab.columns import SUMMARY, Column, pick
 from eagle_lab.reports import draw
 from eagle_lab.reports.draw import Line, Panel, Plot, label_styles, paper_style, shades
-from eagle_lab.reports.frames import conditions, known, label_rows
+from eagle_lab.reports.frames import conditions, has_values, label_rows
 from eagle_lab.reports.load import SIZES, TAU, Profile, acceptance_columns
 from eagle_lab.reports.sweeps import Grid, StepCosts, best_setting, fit_step_costs, with_cost_model
 
@@ -51,8 +51,8 @@ def plot(name: str, data: Any, rows: pd.DataFrame | None = None, suffix: str = "
         figure = sketch.make(data)
     if figure is None:
         return None
-    held = "" if rows is None else conditions(rows)
-    return Plot(name + suffix, sketch.title, sketch.caption.format(conditions=held), figure)
+    shared = "" if rows is None else conditions(rows)
+    return Plot(name + suffix, sketch.title, sketch.caption.format(conditions=shared), figure)
 
 
 def styles_of(rows: pd.DataFrame) -> dict[str, draw.MethodStyle]:
@@ -99,7 +99,7 @@ def acceptance_by_depth(data: tuple[pd.DataFrame, dict[str, draw.MethodStyle]]) 
         return None
     rows = by_depth[by_depth["trials"] >= MIN_TRIALS]
     groups = list(rows.groupby("label", sort=False))
-    banded = known(rows, "conditional_low") and len(groups) <= MOST_BANDS
+    banded = has_values(rows, "conditional_low") and len(groups) <= MOST_BANDS
     shown = [
         Panel(
             "depth in the draft (levels)",
@@ -168,7 +168,7 @@ def throughput_by_batch(summary: pd.DataFrame) -> Figure | None:
 def categories(by_category: pd.DataFrame, value: str) -> Figure | None:
     """`value` of each method in each category; vanilla, always 1, is left out."""
     rows = by_category[by_category["method"] != "vanilla"]
-    if not known(rows, value):
+    if not has_values(rows, value):
         return None
     index = {"index": "label", "columns": "category", "sort": False}
     plane = rows.pivot_table(values=value, aggfunc="mean", **index)
@@ -272,7 +272,7 @@ _TOKENS = "tokens in the pass, per row"
 def relative_cost(profile: Profile) -> Figure | None:
     """Target passes relative to one token, and their share of the machine's limits."""
     rows = profile.of("target")
-    if not known(rows, "relative_cost"):
+    if not has_values(rows, "relative_cost"):
         return None
     first = profile.first("target")
     shares = {
@@ -301,7 +301,7 @@ def _passes(rows: pd.DataFrame, relative: bool) -> Iterator[Line]:
         ends = (None, None) if relative else (part["low_ms"], part["high_ms"])
         label = f"batch {size:g}, context {context:g}"
         yield Line(part["num_tokens"], part[name], label, look, *ends)
-        if known(part, f"plain_{name}"):
+        if has_values(part, f"plain_{name}"):
             yield Line(part["num_tokens"], part[f"plain_{name}"], "", {"color": color, **PLAIN})
 
 

@@ -14,13 +14,13 @@ import pandas as pd
 from eagle_lab.columns import CURVES, SUMMARY, pick
 from eagle_lab.reports.acceptance import calibration, expected_calibration_error
 from eagle_lab.reports.figures import assumptions
-from eagle_lab.reports.frames import conditions, known, label_rows, says_false, span
+from eagle_lab.reports.frames import conditions, has_values, label_rows, says_false, span
 from eagle_lab.reports.load import TAU, Profile, Run, Sweep, acceptance_columns
 from eagle_lab.reports.sweeps import best_setting, grids, rivals
 
 CONTROLS = ("vanilla", "self_speculation", "hf_generate")
 REPLAYED = "Replayed from recorded answers: acceptance only, equality was not checked"
-_DISTURBED = 0.01  # share of cycles from which on it is said
+_DISTURBED = 0.01  # share of cycles from which on there is a warning
 _MEASURES = {column.key: column for column in pick(SUMMARY, "speedup", "tau_micro")}
 
 
@@ -78,8 +78,8 @@ def exactness(rows: pd.DataFrame, divergences: pd.DataFrame) -> Iterator[str]:
     short = rates[rates["greedy_match_rate"] < 1]
     found = [f"{row.label} {1 - row.greedy_match_rate:.1%}" for row in short.itertuples()]
     differing = f"turns that differ from vanilla: {', '.join(found)}"
-    told = differing if found else "every method equals vanilla on every turn"
-    yield f"Exactness: {told}; ties: {ties}"
+    verdict = differing if found else "every method equals vanilla on every turn"
+    yield f"Exactness: {verdict}; ties: {ties}"
 
 
 def calibrated(generations: pd.DataFrame, seed: int) -> Iterator[str]:
@@ -160,6 +160,6 @@ def contest(table: pd.DataFrame, rows: pd.DataFrame) -> Iterator[str]:
         parts = {"": rows, **parts}
     for name, part in parts.items():
         labelled = label_rows(part)
-        if known(labelled, "tau_micro"):
+        if has_values(labelled, "tau_micro"):
             yield from best_of(labelled, "speedup", f"Fastest{name}")
             yield from best_of(labelled, "tau_micro", f"Highest τ{name}")

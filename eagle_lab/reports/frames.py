@@ -37,7 +37,7 @@ def says_false(values: pd.Series) -> pd.Series:
     return values.astype(str).str.lower().isin({"false", "0", "0.0"})
 
 
-def known(rows: pd.DataFrame, column: str) -> bool:
+def has_values(rows: pd.DataFrame, column: str) -> bool:
     """True if any row holds a value of `column`."""
     return column in rows and bool(rows[column].notna().any())
 
@@ -50,15 +50,15 @@ def label_rows(frame: pd.DataFrame) -> pd.DataFrame:
     """
     labels = frame["method"].astype(str)
     for _, rows in frame.groupby("method", sort=False):
-        told = rows[[name for name in SETTINGS if name in rows]]
+        settings = rows[[name for name in SETTINGS if name in rows]]
         if {"depth", "num_nodes"} <= set(rows) and rows["depth"].equals(rows["num_nodes"]):
-            told = told.drop(columns="num_nodes")  # chains: as many as levels
+            settings = settings.drop(columns="num_nodes")  # chains: as many as levels
         further = _further_settings(rows)
-        told = told.join(further[[name for name in further if name not in SETTINGS]])
-        for name in told:
-            if told[name].astype(str).nunique() > 1:
-                shown = told[name].map(lambda value, name=name: setting_text(name, value))
-                labels[rows.index] += shown.where(told[name].notna(), "")
+        settings = settings.join(further[[name for name in further if name not in SETTINGS]])
+        for name in settings:
+            if settings[name].astype(str).nunique() > 1:
+                shown = settings[name].map(lambda value, name=name: setting_text(name, value))
+                labels[rows.index] += shown.where(settings[name].notna(), "")
     if "job" in frame:
         twice = labels.duplicated(keep=False) & (frame["job"] != "")
         labels = labels.where(~twice, labels + ", job " + frame["job"].astype(str))
@@ -89,7 +89,7 @@ def main_rows(summary: pd.DataFrame) -> pd.DataFrame:
     Labels are made anew, since the batch size no longer tells rows apart.
     """
     rows = summary[~summary["infeasible"]]
-    if known(rows, "batch_size"):
+    if has_values(rows, "batch_size"):
         rows = rows[(rows["batch_size"] == rows["batch_size"].min()) | rows["batch_size"].isna()]
     return label_rows(rows)
 
@@ -102,21 +102,21 @@ def with_labels(rows: pd.DataFrame, summary: pd.DataFrame) -> pd.DataFrame:
     if rows.empty or summary.empty:
         return rows.head(0).assign(label=pd.Series(dtype=str))
     keys = ["method"] + [
-        name for name in (*SETTINGS, "settings") if known(rows, name) and name in summary
+        name for name in (*SETTINGS, "settings") if has_values(rows, name) and name in summary
     ]
     return summary[[*keys, "label"]].drop_duplicates(keys).merge(rows, on=keys, how="inner")
 
 
 def conditions(rows: pd.DataFrame) -> str:
     """`n = 16 questions, T = 0, batch size 1`: what holds for all of `rows`."""
-    held = []
+    parts = []
     for name, text in (
         ("num_questions", "n = {} questions"), ("temperature", "T = {}"), ("batch_size", "batch {}")
     ):  # fmt: skip
         values = rows[name].dropna()
         if len(values) and (values.nunique() == 1 or name == "num_questions"):
-            held.append(text.format(span(values)))
-    return ", ".join(held)
+            parts.append(text.format(span(values)))
+    return ", ".join(parts)
 
 
 def span(values: pd.Series) -> str:
@@ -165,6 +165,6 @@ def _measures(group: pd.DataFrame) -> dict[str, float]:
         "tau_micro": emitted.mean(),
         "tau_macro": per_turn.mean(),
     }
-    if known(group, "decode_s"):
+    if has_values(group, "decode_s"):
         measures["tokens_per_second"] = num_tokens / (group["prefill_s"] + group["decode_s"]).sum()
     return measures

@@ -351,8 +351,8 @@ def _read_summary(path: Path | None) -> pd.DataFrame:
 
 def _read_csv(path: Path | None, **options: Any) -> pd.DataFrame:
     """A table; empty if the file is absent or empty."""
-    known = path is not None and path.is_file() and path.stat().st_size > 0
-    return pd.read_csv(path, **options) if known else pd.DataFrame()
+    has_text = path is not None and path.is_file() and path.stat().st_size > 0
+    return pd.read_csv(path, **options) if has_text else pd.DataFrame()
 
 
 def _read_profile(folder: Path, totals: dict[str, Any]) -> Profile | None:

@@ -115,10 +115,18 @@ class Data:
         return cycles(self.generations)
 
 
+def section(
+    title: str, plots: Iterable[Plot | None], shown: Iterable[Table] = (), *, folded: bool = False
+) -> Section:
+    """A section of the figures that there was something to draw for and the tables with rows."""
+    found = [plot for plot in plots if plot is not None]
+    return Section(title, found, [table for table in shown if not table.shown.empty], folded)
+
+
 def methods(data: Data) -> Section:
     """τ and speedup of every method."""
     found = [plot(name, data.rows, data.rows) for name in ("tau_by_method", "speedup_by_method")]
-    return Section("Methods", drawn(found), [tables.method_table(data.listed)])
+    return section("Methods", found, [tables.method_table(data.listed)])
 
 
 def tree_sizes(data: Data) -> Section:
@@ -130,7 +138,7 @@ def tree_sizes(data: Data) -> Section:
         for grid in data.grids
         for make in (tables.ranking_table, tables.infeasible_table)
     ]
-    return Section("Tree size", drawn(found), shown)
+    return section("Tree size", found, shown)
 
 
 def acceptance(data: Data) -> Section:
@@ -146,28 +154,24 @@ def acceptance(data: Data) -> Section:
         plot("accepted_length", accepted_histogram(drafted), rows),
     ]
     shown = [tables.plain_table("acceptance", by_depth)]
-    return Section("Acceptance", drawn(found), shown, folded=True)
+    return section("Acceptance", found, shown, folded=True)
 
 
 def confidence(data: Data) -> Section:
     """How far the drafters' confidence is from acceptance."""
     assert data.run is not None
     bins = calibration(data.generations, seed=data.run.seed)
-    return Section(
-        "Calibration",
-        drawn([plot("calibration", bins)]),
-        [tables.plain_table("calibration", bins)],
-        True,
-    )
+    shown = [tables.plain_table("calibration", bins)]
+    return section("Calibration", [plot("calibration", bins)], shown, folded=True)
 
 
 def time(data: Data) -> Section:
     """Where the time of a cycle goes, and what batches change."""
     found = [plot("throughput_by_batch", data.table, data.table)]
     if data.run is None:
-        return Section("Time", drawn(found))
+        return section("Time", found)
     costs = tables.cost_table(data.rows, tokens_per_cycle(data.generations, data.cycles))
-    return Section("Time", drawn([plot("time_split", data.rows, data.rows), *found]), [costs])
+    return section("Time", [plot("time_split", data.rows, data.rows), *found], [costs])
 
 
 def categories(data: Data) -> Section:
@@ -176,14 +180,14 @@ def categories(data: Data) -> Section:
     conditions = data.rows[["temperature", "batch_size"]].iloc[0].to_dict()
     rows = with_labels(data.run.by_category.assign(**conditions), data.rows)
     found = [plot(name, rows, rows) for name in ("categories_tau", "categories_speedup")]
-    return Section("Categories", drawn(found), [tables.category_table(rows)], folded=True)
+    return section("Categories", found, [tables.category_table(rows)], folded=True)
 
 
 def exactness(data: Data) -> Section:
     """Where greedy output leaves vanilla's."""
     assert data.run is not None
     noise = (data.run.totals.get("logit_noise") or {}).get("max_difference")
-    return Section("Exactness", [], [tables.divergence_table(data.run.divergences, noise)])
+    return section("Exactness", [], [tables.divergence_table(data.run.divergences, noise)])
 
 
 def training(data: Data) -> Section:
@@ -191,7 +195,7 @@ def training(data: Data) -> Section:
     assert data.run is not None
     rows = data.run.training
     table = tables.training_table(rows, acceptance_columns(rows), TAU if TAU in rows else None)
-    return Section("Training", drawn([plot("training", rows)]), [table], folded=True)
+    return section("Training", [plot("training", rows)], [table], folded=True)
 
 
 def passes(data: Data) -> Section:
@@ -208,7 +212,7 @@ def passes(data: Data) -> Section:
             for name in ("overhead", "predictions", "crossover")
         ),
     ]
-    return Section("Costs", drawn(found), shown)
+    return section("Costs", found, shown)
 
 
 Condition = Callable[[Data], bool]
@@ -234,7 +238,7 @@ def describe(results: Run | Sweep) -> Content:
         title=f"{kind.capitalize()} report: {results.path.name}",
         warnings=list(findings.warnings_of(results)),
         findings=list(_findings(data)),
-        sections=filled(sections),
+        sections=[section for section in sections if section.plots or section.tables],
         provenance=tables.provenance_table(results.provenance),
         config=yaml.safe_dump(results.config, sort_keys=False, allow_unicode=True)
         if results.config
@@ -258,18 +262,3 @@ def _findings(data: Data) -> Iterable[str]:
         yield findings.trained(data.run.training)
     if data.run.profile is not None:
         yield from findings.profiled(data.run.profile)
-
-
-def drawn(candidates: Iterable[Plot | None]) -> list[Plot]:
-    """The figures that there was something to draw for."""
-    return [plot for plot in candidates if plot is not None]
-
-
-def filled(sections: Iterable[Section]) -> list[Section]:
-    """`sections` without empty tables, and without sections that then hold nothing."""
-    kept = []
-    for section in sections:
-        shown = [table for table in section.tables if not table.shown.empty]
-        if section.plots or shown:
-            kept.append(Section(section.title, section.plots, shown, section.folded))
-    return kept

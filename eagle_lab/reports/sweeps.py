@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from eagle_lab.reports.frames import TREE, known
+from eagle_lab.reports.frames import TREE, has_values
 
 CONDITIONS = ["batch_size", "temperature"]
 
@@ -104,7 +104,7 @@ def rivals(rows: pd.DataFrame, best: pd.Series, by: str) -> pd.DataFrame:
 def headline_rows(rows: pd.DataFrame) -> pd.DataFrame:
     """`rows` with only the best setting of every method that was swept (by speedup, else tau)."""
     for grid in grids(rows):
-        by = "speedup" if known(grid.feasible, "speedup") else "tau_micro"
+        by = "speedup" if has_values(grid.feasible, "speedup") else "tau_micro"
         best = best_setting(grid.feasible, by)
         if best is not None:
             rows = rows.drop(index=[index for index in grid.rows.index if index != best.name])

@@ -26,7 +26,7 @@ from eagle_lab.columns import (
     pick,
 )
 from eagle_lab.files import write_text
-from eagle_lab.reports.frames import TREE, known, says_false
+from eagle_lab.reports.frames import TREE, has_values, says_false
 from eagle_lab.reports.sweeps import Grid
 
 _LATEX = str.maketrans({
@@ -186,7 +186,7 @@ def column_table(
         if column.note and (cells[column.title] != "").any()
     ]
     ends = [end for column in columns for end in column.ends or () if end.endswith("_low")]
-    intervals = INTERVALS if any(known(rows, end) for end in ends) else ""
+    intervals = INTERVALS if any(has_values(rows, end) for end in ends) else ""
     parts = (note, f"{'; '.join(noted)}." if noted else "", intervals)
     return make_table(name, title, rows, cells, " ".join(filter(None, parts)), best)
 
@@ -209,7 +209,7 @@ def method_table(summary: pd.DataFrame) -> Table:
         *("distribution_z", "num_tokens", "num_cycles", "num_disturbed"),
     )
     columns = (_LABEL, *pick(SUMMARY, *keys), Column("remark"))
-    best = rows["speedup"] == rows["speedup"].max() if known(rows, "speedup") else None
+    best = rows["speedup"] == rows["speedup"].max() if has_values(rows, "speedup") else None
     return column_table("methods", "Methods", rows, columns, best=best)
 
 
@@ -236,7 +236,7 @@ def category_table(by_category: pd.DataFrame) -> Table:
         index="label", columns="category", values="cell", aggfunc="first", sort=False
     ).fillna("")
     columns = {"method": plane.index.to_series(), **{str(name): plane[name] for name in plane}}
-    note = "τ / speedup." if known(by_category, "speedup") else "τ."
+    note = "τ / speedup." if has_values(by_category, "speedup") else "τ."
     return make_table("categories", "Categories", by_category, columns, note)
 
 
@@ -257,7 +257,7 @@ def divergence_table(divergences: pd.DataFrame, noise: float | None = None) -> T
 
 def ranking_table(grid: Grid) -> Table:
     """Settings of one grid that could run, the fastest first (by τ where untimed)."""
-    by = "speedup" if known(grid.feasible, "speedup") else "tau_micro"
+    by = "speedup" if has_values(grid.feasible, "speedup") else "tau_micro"
     rows = grid.feasible.sort_values([by, "num_nodes", *TREE[:2]], ascending=[False, *[True] * 3])
     keys = ("speedup", "tau_micro", "tau_macro", "tokens_per_second", "draft_ms", "verify_ms")
     columns = pick(SUMMARY, *TREE, *keys, "overhead_ms")
