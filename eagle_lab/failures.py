@@ -1,11 +1,7 @@
-"""What went wrong, in one line, whatever kind of error it is.
+"""What went wrong, in one line: the value, what is allowed, the nearest match.
 
-A `UserError` speaks for itself; a full disk and errors of composition get their own words; anything
-else is named with the place in the code it came from.
-
-Hydra's and OmegaConf's errors, said in one line: the value, what is allowed, the nearest match.
-
-Knows the exceptions of both libraries and nothing of the bench.
+A `UserError` speaks for itself; a full disk and Hydra's and OmegaConf's errors get their own words;
+anything else is named with the place in the code it came from. Knows nothing of the bench.
 """
 
 from __future__ import annotations
@@ -28,6 +24,10 @@ from omegaconf.errors import (
 from eagle_lab import catalog
 from eagle_lab.errors import UserError, choose
 
+# One line for each job of this process that failed
+FAILED_JOBS: list[str] = []
+
+_PACKAGE = Path(__file__).parent
 # Hydra's words for a wrong type, and ours
 _TYPES = {
     r"could not be converted to Integer": "is not a whole number",
@@ -37,6 +37,38 @@ _TYPES = {
     r"Cannot convert 'list' to string": "is a list; one value is needed",
     r"is not a ListConfig": "is one value; a list is needed, as in [2,4]",
 }
+
+
+def one_line(error: BaseException) -> str:
+    """The line that is printed for `error`."""
+    if isinstance(error, UserError):
+        return str(error)
+    full = next((e for e in _chain(error) if _disk_is_full(e)), None)
+    if full is not None:
+        name = getattr(full, "filename", None)
+        where = f" while writing {name}" if name else ""
+        return f"the disk is full{where}: make room, then the same command goes on where it stopped"
+    composition = explain(error)
+    if composition is not None:
+        return composition
+    message = " ".join(str(error).split()) or "no message"
+    return f"{type(error).__name__}: {message}{_place(error)} (HYDRA_FULL_ERROR=1 shows more)"
+
+
+def _place(error: BaseException) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = [frame for frame in frames if Path(frame.filename).is_relative_to(_PACKAGE)]
+    if not ours:
+        return ""
+    file = Path(ours[-1].filename).relative_to(_PACKAGE.parent)
+    return f" at {file}:{ours[-1].lineno}"
+
+
+def _disk_is_full(error: BaseException) -> bool:
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return True
+    # Libraries in other languages pass the system's words on
+    return "No space left on device" in str(error)
 
 
 def explain(error: BaseException) -> str | None:
@@ -123,47 +155,3 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 def _one_line(text: str) -> str:
     return " ".join(text.split("\nConfig search path")[0].split())
-
-
-# One line for each job of this process that failed
-FAILED_JOBS: list[str] = []
-
-_PACKAGE = Path(__file__).parent
-
-
-def one_line(error: BaseException) -> str:
-    """The line that is printed for `error`."""
-    if isinstance(error, UserError):
-        return str(error)
-    full = next((e for e in _causes(error) if _disk_is_full(e)), None)
-    if full is not None:
-        name = getattr(full, "filename", None)
-        where = f" while writing {name}" if name else ""
-        return f"the disk is full{where}: make room, then the same command goes on where it stopped"
-    composition = explain(error)
-    if composition is not None:
-        return composition
-    message = " ".join(str(error).split()) or "no message"
-    return f"{type(error).__name__}: {message}{_place(error)} (HYDRA_FULL_ERROR=1 shows more)"
-
-
-def _place(error: BaseException) -> str:
-    frames = traceback.extract_tb(error.__traceback__)
-    ours = [frame for frame in frames if Path(frame.filename).is_relative_to(_PACKAGE)]
-    if not ours:
-        return ""
-    file = Path(ours[-1].filename).relative_to(_PACKAGE.parent)
-    return f" at {file}:{ours[-1].lineno}"
-
-
-def _disk_is_full(error: BaseException) -> bool:
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return True
-    # Libraries in other languages pass the system's words on
-    return "No space left on device" in str(error)
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__

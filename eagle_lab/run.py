@@ -14,6 +14,7 @@ import warnings
 from pathlib import Path
 
 import hydra
+from hydra._internal.utils import get_args_parser
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
@@ -43,12 +44,6 @@ _SHOW_TRACEBACKS = os.environ.get("HYDRA_FULL_ERROR") == "1"
 _PACKAGE = Path(__file__).parent
 _format_any_warning = warnings.formatwarning
 
-_HYDRA_FLAGS = {
-    "--cfg", "-c", "--resolve", "--package", "-p", "--run", "-r", "--multirun", "-m", "--info",
-    "-i", "--config-dir", "-cd", "--config-name", "-cn", "--config-path", "-cp", "--hydra-help",
-    "--version", "--shell-completion", "-sc", "--experimental-rerun", "--help", "-h",
-}  # fmt: skip
-
 
 def main() -> int:
     """Run what the command line asks for and return the exit code."""
@@ -60,7 +55,7 @@ def main() -> int:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then hands its errors to us instead of printing
     try:
         for flag in (word.partition("=")[0] for word in arguments if word.startswith("-")):
-            choose(flag, _HYDRA_FLAGS, "option")
+            choose(flag, get_args_parser()._option_string_actions, "option")
         if "--help" in arguments or "-h" in arguments:
             print(catalog.help_text(_own_folders(arguments)))
             return 0

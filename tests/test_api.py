@@ -34,7 +34,7 @@ def test_with_and_without_a_drafter_the_answer_is_the_same(target, drafter):
 
 def test_without_a_drafter_the_packages_own_drafts(target, drafter, tmp_path, monkeypatch):
     monkeypatch.setattr(drafter_folders, "SHIPPED_DRAFTERS", tmp_path)
-    with pytest.raises(UserError, match="no drafter comes with the package for target"):
+    with pytest.raises(UserError, match="drafter"):
         eagle_lab.generate(target, None, "Hello", max_new_tokens=8)
     save_drafter(drafter, tmp_path / "own", target=target, training_summary={})
     expected = eagle_lab.generate(target, drafter, "Hello", max_new_tokens=20)[0].generation
@@ -72,7 +72,7 @@ def test_errors_reach_the_consumer_of_a_stream(target, drafter):
 
 
 def test_a_prompt_that_is_no_text_is_a_mistake(target):
-    with pytest.raises(eagle_lab.UserError, match="prompt 5: it must be a text"):
+    with pytest.raises(eagle_lab.UserError, match="prompt 5"):
         eagle_lab.generate(target, None, [5])
 
 

@@ -8,8 +8,6 @@ import errno
 import hashlib
 import io
 import json
-import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -282,44 +280,6 @@ def test_damage_in_the_middle_is_named_by_line(tmp_path: Path) -> None:
         read_rows(path)
 
 
-WORK = """
-import sys, time
-from omegaconf import OmegaConf
-from eagle_lab.runs.folder import RunFolder
-folder = RunFolder.open(OmegaConf.load(sys.argv[1]), task="fake")
-row = len(folder.read_jsonl("rows.jsonl"))
-print("open", flush=True)
-while True:
-    folder.append_jsonl("rows.jsonl", {"row": row, "filling": "x" * 5000})
-    folder.write_json("state.json", {"row": row, "filling": "x" * 5000})
-    row += 1
-    time.sleep(0.001)
-"""
-
-
-def test_a_killed_process_leaves_whole_rows_and_the_next_goes_on(tmp_path: Path) -> None:
-    config = tmp_path / "asked.yaml"
-    OmegaConf.save(make(tmp_path / "run"), config)
-    rows: list[dict[str, Any]] = []
-    for _ in range(2):
-        process = subprocess.Popen(
-            [sys.executable, "-c", WORK, str(config)], stdout=subprocess.PIPE, text=True
-        )
-        with process:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "open\n"
-            before = len(rows)
-            while len(rows := read_rows(tmp_path / "run/rows.jsonl.partial")) < before + 20:
-                assert process.poll() is None
-            process.send_signal(signal.SIGKILL)
-        rows = read_rows(tmp_path / "run/rows.jsonl.partial")
-        assert [row["row"] for row in rows] == list(range(len(rows)))
-        json.loads((tmp_path / "run/state.json").read_text())
-    with begin(tmp_path / "run") as folder:
-        assert folder.resumed
-        assert folder.read_jsonl("rows.jsonl") == rows
-
-
 def test_a_disk_that_fills_in_the_middle_of_a_row_leaves_the_rows_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -410,11 +370,3 @@ def test_json_holds_plain_values(tmp_path: Path) -> None:
         "array": [0, 1], "tensor": [1.0, 1.0], "path": "a/b", "nan": None, "set": [1, 2],
         "tuple": [True, None],
     }  # fmt: skip
-
-
-def test_a_file_of_another_library_is_renamed_when_whole(tmp_path: Path) -> None:
-    with begin(tmp_path) as folder:
-        folder.partial("figures/tau.png").write_text("picture")
-        assert names(tmp_path / "figures") == ["tau.png.partial"]
-        folder.commit("figures/tau.png")
-        assert names(tmp_path / "figures") == ["tau.png"]

@@ -27,10 +27,10 @@ def test_without_a_drafter_it_is_vanilla(monkeypatch, capsys):
 
 
 def test_several_methods_are_refused():
-    with pytest.raises(UserError, match="one method, not 2"):
+    with pytest.raises(UserError, match="vanilla, prompt_lookup"):
         chat.run(compose([*OVERRIDES, "method=[vanilla,prompt_lookup]"]))
 
 
 def test_another_engine_is_refused():
-    with pytest.raises(UserError, match="our own engine; hf_generate is another one's"):
+    with pytest.raises(UserError, match="hf_generate"):
         chat.run(compose([*OVERRIDES, "method=[hf_generate]"]))

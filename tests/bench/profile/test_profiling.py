@@ -154,7 +154,7 @@ def test_a_drafter_works_with_its_own_vocabulary():
     [
         ({"batch_sizes": []}, r"profile\.batch_sizes=\[\]"),
         ({"contexts": [0, 4]}, r"profile\.contexts=\[0, 4\]"),
-        ({"num_tokens": [2, 4]}, r"profile\.num_tokens=\[2, 4\].*hold 1"),
+        ({"num_tokens": [2, 4]}, r"profile\.num_tokens=\[2, 4\]"),
         ({"repeats": 0}, r"profile\.repeats=0"),
     ],
 )
