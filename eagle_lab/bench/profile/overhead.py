@@ -11,13 +11,12 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
-import torch
+from numpy.typing import NDArray
 
 from eagle_lab.bench.profile.limits import HIGH, LOW, Row
 from eagle_lab.engine.clock import Clock
 from eagle_lab.engine.loop import decode
 from eagle_lab.engine.proposer import Proposer
-from eagle_lab.engine.record import Generation
 from eagle_lab.methods.build import Method
 from eagle_lab.targets.cuda.graphs import CacheGraphs
 from eagle_lab.targets.target import Target
@@ -32,79 +31,73 @@ def measure_overhead(
     drafted from one CUDA graph is a pass of the drafter as a whole.
     """
     num_captures = CacheGraphs.num_captures
-    watch, generations = _watched_decode(target, method, prompts, max_new_tokens)
+    cycles, models = _watched_decode(target, method, prompts, max_new_tokens)
     if CacheGraphs.num_captures > num_captures:  # once more, without the time of capturing
-        watch, generations = _watched_decode(target, method, prompts, max_new_tokens)
-    # The row that ends last took part in every cycle
-    cycles = np.array(max((generation.cycle_s for generation in generations), key=len))
-    models = np.array(watch.cycles)
-    rest = 1000 * (cycles - models)
-    measured = len(cycles) > 0
+        cycles, models = _watched_decode(target, method, prompts, max_new_tokens)
+    rest = cycles - models
     return {
         "method": method.name,
         **method.settings,
         "batch_size": len(prompts),
         "num_cycles": len(cycles),
-        "cycle_ms": 1000 * float(np.median(cycles)) if measured else None,
-        "models_ms": 1000 * float(np.median(models)) if measured else None,
-        "overhead_ms": float(np.median(rest)) if measured else None,
-        "overhead_low_ms": float(np.quantile(rest, LOW)) if measured else None,
-        "overhead_high_ms": float(np.quantile(rest, HIGH)) if measured else None,
+        "cycle_ms": _quantile(cycles, 0.5),
+        "models_ms": _quantile(models, 0.5),
+        "overhead_ms": _quantile(rest, 0.5),
+        "overhead_low_ms": _quantile(rest, LOW),
+        "overhead_high_ms": _quantile(rest, HIGH),
     }
+
+
+def _quantile(milliseconds: NDArray[np.float64], share: float) -> float | None:
+    return float(np.quantile(milliseconds, share)) if len(milliseconds) else None
 
 
 def _watched_decode(
     target: Target, method: Method, prompts: Sequence[Sequence[int]], max_new_tokens: int
-) -> tuple[_ModelWatch, list[Generation]]:
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Milliseconds of each cycle, and those in calls of the models."""
     assert method.proposer is not None, "peers have no cycles to watch"
-    watch = _ModelWatch(target.device)
-    with watch.watching(target, method.proposer):
-        return watch, decode(target, method.proposer, prompts, max_new_tokens=max_new_tokens)
+    with _watched(target, method.proposer) as seconds:
+        generations = decode(target, method.proposer, prompts, max_new_tokens=max_new_tokens)
+    # The row that ends last took part in every cycle
+    cycles = max((generation.cycle_s for generation in generations), key=len)
+    return 1000 * np.array(cycles), 1000 * np.array(seconds)
 
 
-class _ModelWatch:
-    """Adds up the seconds in calls of the models, cycle by cycle.
+@contextmanager
+def _watched(target: Target, proposer: Proposer) -> Iterator[list[float]]:
+    """Seconds in calls of the models, cycle by cycle; a cycle begins when the proposer drafts."""
+    seconds: list[float] = []
+    timing = False
 
-    Attributes:
-        cycles: seconds per cycle; a cycle begins when the proposer drafts.
-    """
-
-    def __init__(self, device: torch.device):
-        self.cycles: list[float] = []
-        self._device = device
-        self._timing = False
-
-    @contextmanager
-    def watching(self, target: Target, proposer: Proposer) -> Iterator[None]:
-        """Time the models of `proposer` until the block ends."""
-        with ExitStack() as stack:
-            for owner, name in ((target, "score"), (target, "extend"), *proposer.model_calls()):
-                stack.enter_context(_replaced(owner, name, self._timed))
-            stack.enter_context(_replaced(proposer, "propose", self._beginning))
-            yield
-
-    def _timed(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        def timed(*args: Any, **kwargs: Any) -> Any:
-            if self._timing:  # a part of another call, maybe of a capture, which must not wait
+    def timed(call: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            nonlocal timing
+            if timing:  # a part of another call, maybe of a capture, which must not wait
                 return call(*args, **kwargs)
-            clock = Clock(self._device)
-            self._timing = True
+            clock, timing = Clock(target.device), True
             try:
                 result = call(*args, **kwargs)
             finally:
-                self._timing = False
-            if self.cycles:  # otherwise it belongs to the prefill
-                self.cycles[-1] += clock.lap()
+                timing = False
+            if seconds:  # otherwise it belongs to the prefill
+                seconds[-1] += clock.lap()
             return result
 
-        return timed
+        return run
 
-    def _beginning(self, propose: Callable[..., Any]) -> Callable[..., Any]:
-        def beginning(*args: Any, **kwargs: Any) -> Any:
-            self.cycles.append(0.0)
+    def beginning(propose: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            seconds.append(0.0)
             return propose(*args, **kwargs)
 
-        return beginning
+        return run
+
+    with ExitStack() as stack:
+        for owner, name in ((target, "score"), (target, "extend"), *proposer.model_calls()):
+            stack.enter_context(_replaced(owner, name, timed))
+        stack.enter_context(_replaced(proposer, "propose", beginning))
+        yield seconds
 
 
 @contextmanager
