@@ -226,7 +226,7 @@ class Curve(Callback):
         return {"train": self.train_rows, "val": self.val_rows, "num_tokens": self.num_tokens}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """continue after the checkpoint's rows."""
+        """Go on after the checkpoint's rows."""
         self.train_rows, self.val_rows = list(state_dict["train"]), list(state_dict["val"])
         self.num_tokens = state_dict["num_tokens"]
 

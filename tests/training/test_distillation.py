@@ -1,9 +1,7 @@
-"""A draft model learns: which rows count, packed conversations, chains, exact resume."""
+"""A draft model learns: which rows count, packed conversations, chains."""
 
 from __future__ import annotations
 
-import signal
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,14 +9,12 @@ import torch
 from torch.nn.functional import log_softmax, softmax
 
 from eagle_lab.data.batches import Document, PackedBatch, pack
-from eagle_lab.data.datamodule import DrafterDataModule
 from eagle_lab.errors import UserError
 from eagle_lab.targets.pruned import layer_pruned, spread_layers
 from eagle_lab.targets.target import Target
 from eagle_lab.targets.tiny import ARCHITECTURES, tiny_random
 from eagle_lab.training.distillation import DistillationModule
-from eagle_lab.training.fit import FitResult, fit
-from tests.training.fakes import FakeConversation, FakeStore, trainer
+from tests.training.fakes import trainer
 
 SETTINGS: dict[str, Any] = {
     "noise": 0.0, "learning_rate": 1e-2, "warmup_steps": 2, "val_depth": 3,
@@ -111,42 +107,6 @@ def test_only_the_layers_learn_and_only_they_are_saved() -> None:
     module.training_step(batch_of(target, [12, 9]), 0).backward()
     assert all(weight.grad is not None for weight in module.parameters())
     assert all(weight.grad is None for weight in target.model.parameters())
-
-
-def fit_model(folder: Path, stop_at: int | None = None) -> tuple[DistillationModule, FitResult]:
-    target = target_of()
-    store = FakeStore([14, 20, 9, 17, 12, 11])
-    generator = torch.Generator().manual_seed(3)
-    store.conversations = [with_features(target, one, generator) for one in store.conversations]
-    module = module_of(target, [0, 7])
-
-    def write(train_rows: list[dict[str, Any]], val_rows: list[dict[str, Any]]) -> None:
-        if train_rows and train_rows[-1]["step"] == stop_at:
-            signal.raise_signal(signal.SIGINT)
-
-    limits = trainer(max_epochs=3)
-    return module, fit(module, DrafterDataModule(store, limits), folder, limits, write=write)
-
-
-def with_features(
-    target: Target, one: FakeConversation, generator: torch.Generator
-) -> FakeConversation:
-    tokens = torch.randint(3, 290, (len(one.tokens),), generator=generator)
-    features = target.prefill([tokens.tolist()], target.new_cache(1)).features["top"][0, :-1]
-    return FakeConversation(tokens, one.supervised, {"top": features}, one.conversation_id)
-
-
-def test_training_lowers_the_loss_and_an_interrupted_one_ends_with_the_same_weights(
-    tmp_path: Path,
-) -> None:
-    straight, result = fit_model(tmp_path / "straight")
-    assert result.train_rows[-1]["loss"] < 0.9 * result.train_rows[0]["loss"]
-    assert len(result.val_rows) == 4  # the start and three epochs
-    with pytest.raises(KeyboardInterrupt):
-        fit_model(tmp_path / "resumed", stop_at=4)
-    resumed, _ = fit_model(tmp_path / "resumed")
-    for name, weight in straight.state_dict().items():
-        assert torch.equal(weight, resumed.state_dict()[name]), name
 
 
 def test_layers_are_spread_from_the_first_to_the_last() -> None:
