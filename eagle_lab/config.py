@@ -25,6 +25,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from eagle_lab.bench.profile.settings import ProfileSettings
 from eagle_lab.catalog import CONF_DIR
+from eagle_lab.data.settings import CaptureSettings
 from eagle_lab.errors import UserError
 from eagle_lab.failures import explain, unknown
 from eagle_lab.training.settings import TrainerSettings
@@ -60,26 +61,6 @@ class DraftModelConfig:
 
     num_layers: int = MISSING
     layers: list[int] | None = None
-
-
-@dataclass
-class DataConfig:
-    """Prompts, capture and feature store."""
-
-    store: Any = None  # a folder or several
-    prompts: str = MISSING
-    answers: str | None = None
-    num_prompts: int | None = None
-    num_tokens: int | None = None
-    batch_size: int = MISSING
-    max_new_tokens: int = MISSING
-    max_prompt_tokens: int | None = None
-    sampled_share: float = MISSING
-    temperature: float = MISSING
-    top_p: float = MISSING
-    top_k: int = MISSING
-    features: list[str] = MISSING
-    feature_dtype: str = MISSING
 
 
 @dataclass
@@ -148,7 +129,7 @@ class Config:
     target: TargetConfig = field(default_factory=TargetConfig)
     drafter: dict[str, Any] = field(default_factory=lambda: {"path": None, "round_weights": None})
     draft_model: DraftModelConfig = field(default_factory=DraftModelConfig)
-    data: DataConfig = field(default_factory=DataConfig)
+    data: CaptureSettings = MISSING
     tree: TreeConfig = field(default_factory=TreeConfig)
     method: dict[str, Any] = field(default_factory=dict)
     eval: EvalConfig = field(default_factory=EvalConfig)

@@ -9,6 +9,7 @@ Shapes: C conversations, T tokens of one of them, K assistant spans.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -82,23 +83,21 @@ def load_answers(source: str | Path) -> tuple[list[Answer], dict[str, Any]]:
         raise UserError(f"stored answers '{path}' are damaged: {error}") from error
     tokens = tensors["tokens"].long()
     supervised = torch.zeros(len(tokens), dtype=torch.bool)
-    lengths = tensors["lengths"].tolist()
-    starts = [0]
-    for length in lengths:
-        starts.append(starts[-1] + length)
+    starts = [0, *itertools.accumulate(tensors["lengths"].tolist())]
     for row, start, end in tensors["spans"].tolist():
         supervised[starts[row] + start : starts[row] + end] = True
     answers = [
         Answer(tokens[a:b], supervised[a:b], name)
-        for a, b, name in zip(starts, starts[1:], json.loads(header["conversations"]), strict=False)
+        for (a, b), name in zip(
+            itertools.pairwise(starts), json.loads(header["conversations"]), strict=True
+        )
     ]
     return answers, json.loads(header["facts"])
 
 
 def _spans(mask: Tensor) -> list[tuple[int, int]]:
     """Runs of True as (start, end): [0, 1, 1, 0, 1] gives [(1, 3), (4, 5)]."""
-    padded = torch.nn.functional.pad(mask.int(), (1, 1))
-    change = padded.diff()
+    change = torch.nn.functional.pad(mask.int(), (1, 1)).diff()
     starts = (change == 1).nonzero().flatten().tolist()
     ends = (change == -1).nonzero().flatten().tolist()
     return list(zip(starts, ends, strict=True))

@@ -1,21 +1,19 @@
-"""Which conversations are answered together, and in which order: a pure function of its inputs.
+"""Batches: which conversations a capture answers together, and which a training learns from.
 
-Prompts are taken in windows of eight batches. Inside a window those with equally many turns and the
-same sampling distribution are sorted by length and split evenly, so little is padded; the window's
-batches then come in random order, so that a capture that stops early is no selection of short
-prompts.
+A capture takes its prompts in windows of eight batches. Inside a window those with equally many
+turns and the same sampling distribution are sorted by length and split evenly, so little is padded;
+the window's batches then come in random order, so that a capture that stops early is no selection
+of short prompts.
 
-Documents laid end to end in flat batches, and the order batches come in.
-
-A batch is several whole documents (conversations) laid end to end, with no padding: every matrix
-product of the drafter sees one long row of tokens, and only attention needs to know where a
+A training batch is several whole documents (conversations) laid end to end, with no padding: every
+matrix product of the drafter sees one long row of tokens, and only attention needs to know where a
 document ends. Shapes: T tokens of a document, P tokens of a batch, F feature width.
 
     tokens      a0 a1 a2 a3 | b0 b1 b2
     positions    0  1  2  3 |  0  1  2
     document     0  0  0  0 |  1  1  1
 
-Knows nothing of stores, drafters or losses.
+Orders are pure functions of their inputs. Knows nothing of stores, drafters or losses.
 """
 
 from __future__ import annotations
@@ -30,8 +28,6 @@ import torch
 from torch import Tensor
 from torch.utils.data import Sampler
 
-from eagle_lab.errors import UserError
-
 WINDOW = 8
 Item = TypeVar("Item")
 
@@ -44,65 +40,40 @@ class Batch(Generic[Item]):
     sampled: bool = False
 
 
-class BatchPlan(Generic[Item]):
-    """Batches of `items`, made anew and alike by each iteration.
+def plan_batches(
+    items: Iterable[Item],
+    place: Callable[[Item], tuple[bool, int, int] | None],
+    batch_size: int,
+    seed: int,
+    first_window: int = WINDOW,
+) -> Iterator[Batch[Item]]:
+    """Batches of `items`, as the module's header says.
 
     Args:
         items: in order; an endless iterable is fine if the caller stops.
-        measure: length of an item in tokens and the number of its turns; None leaves it out.
-        is_sampled: whether an item is answered by sampling.
+        place: whether an item is answered by sampling, its number of turns and its length in
+            tokens; None leaves it out.
         batch_size: most items of a batch.
         seed: of the order of batches within a window.
         first_window: batches of the first window, for items that take time to come by; each
             later one has twice as many, up to `WINDOW`.
     """
-
-    def __init__(
-        self,
-        items: Callable[[], Iterable[Item]],
-        measure: Callable[[Item], tuple[int, int] | None],
-        is_sampled: Callable[[Item], bool],
-        batch_size: int,
-        seed: int,
-        first_window: int = WINDOW,
-    ):
-        if batch_size < 1:
-            raise UserError(f"data.batch_size={batch_size} must be at least 1")
-        self.items = items
-        self.measure = measure
-        self.is_sampled = is_sampled
-        self.batch_size = batch_size
-        self.seed = seed
-        self.first_window = first_window
-        self.num_skipped = 0
-        """Items left out so far by this iteration."""
-
-    def __iter__(self) -> Iterator[Batch[Item]]:
-        """The batches in order."""
-        source = iter(self.items())
-        shuffle = random.Random(self.seed)
-        self.num_skipped = 0
-        num_batches = self.first_window
-        while window := list(islice(source, num_batches * self.batch_size)):
-            batches = self._window(window)
-            shuffle.shuffle(batches)
-            yield from batches
-            num_batches = min(2 * num_batches, WINDOW)
-
-    def _window(self, items: Sequence[Item]) -> list[Batch[Item]]:
+    source, shuffle = iter(items), random.Random(seed)
+    num_batches = first_window
+    while window := list(islice(source, num_batches * batch_size)):
         groups: dict[tuple[bool, int], list[tuple[int, int]]] = {}
-        for place, item in enumerate(items):
-            measured = self.measure(item)
-            if measured is None:
-                self.num_skipped += 1
-                continue
-            length, num_turns = measured
-            groups.setdefault((self.is_sampled(item), num_turns), []).append((length, place))
-        batches: list[Batch[Item]] = []
-        for (sampled, _), group in sorted(groups.items()):
-            ordered = [items[place] for _, place in sorted(group)]
-            batches += [Batch(tuple(part), sampled) for part in split(ordered, self.batch_size)]
-        return batches
+        for number, item in enumerate(window):
+            if (found := place(item)) is not None:
+                sampled, num_turns, length = found
+                groups.setdefault((sampled, num_turns), []).append((length, number))
+        batches = [
+            Batch(tuple(window[number] for _, number in part), sampled)
+            for (sampled, _), group in sorted(groups.items())
+            for part in split(sorted(group), batch_size)
+        ]
+        shuffle.shuffle(batches)
+        yield from batches
+        num_batches = min(2 * num_batches, WINDOW)
 
 
 def split(items: Sequence[Item], most: int) -> list[Sequence[Item]]:
@@ -150,15 +121,17 @@ class PackedBatch:
     def to(self, device: torch.device | str, non_blocking: bool = False) -> PackedBatch:
         """The batch on another device."""
 
-        def moved(tensors: dict[str, Any]) -> dict[str, Any]:
-            return {
-                name: part.to(device, non_blocking=non_blocking)
-                for name, part in tensors.items()
-                if isinstance(part, Tensor)
-            }
+        def moved(tensor: Tensor) -> Tensor:
+            return tensor.to(device, non_blocking=non_blocking)
 
-        features = moved(self.features)
-        return PackedBatch(**moved(vars(self)), features=features, lengths=self.lengths)
+        return PackedBatch(
+            tokens=moved(self.tokens),
+            supervised=moved(self.supervised),
+            features={name: moved(one) for name, one in self.features.items()},
+            positions=moved(self.positions),
+            document=moved(self.document),
+            lengths=self.lengths,
+        )
 
 
 def pack(documents: Sequence[Document]) -> PackedBatch:

@@ -2,22 +2,18 @@
 
 Reads the store's masks once: conversations without a token to learn from are skipped and counted,
 longer ones are cut and counted, and the rest is split by conversation. Batches are packed (see
-packing.py); the training loader resumes in the middle of an epoch.
+batches.py); the training loader resumes in the middle of an epoch.
 
-Conversations of a feature store: how they are split, and as documents to train on.
-
-Knows nothing of drafters or losses. A store is anything with `len()`, `lengths()` and `[i]` that
-yields `tokens` [T], `supervised` [T], `features` (by name, [T - 1, F]) and `conversation_id`.
+Knows nothing of drafters or losses.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import itertools
 import logging
 import warnings
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -31,6 +27,9 @@ from eagle_lab.data.batches import Document, PackedBatchSampler, pack
 from eagle_lab.errors import UserError
 from eagle_lab.targets.features import TOP
 from eagle_lab.training.settings import ALL, DataSettings
+
+FIRST_LABEL = 2  # row 0 drafts token 2: a supervised token before that is no label
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -61,10 +60,14 @@ class Store(Protocol):
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: int, /) -> Any:
-        """A conversation: tokens [T], supervised [T], features [T - 1, F], conversation_id."""
+        """A conversation: tokens [T], supervised [T], features by name [T - 1, F], its id."""
 
     def lengths(self) -> list[int]:
         """T of every conversation."""
+
+
+def _rank(name: Hashable, seed: int) -> str:
+    return hashlib.sha256(f"{seed}:{name}".encode()).hexdigest()
 
 
 def split_conversations(
@@ -120,50 +123,22 @@ def nested_share(
     return sorted(indices[i] for i in order[: max(num_kept, 1)])
 
 
-class WithWholeTexts:
-    """A store in some of whose conversations every token is supervised.
-
-    Args:
-        store: with the masks as they were captured.
-        indices: of those conversations.
-    """
-
-    def __init__(self, store: Store, indices: Sequence[int]) -> None:
-        self.store, self.indices = store, frozenset(indices)
-
-    def __len__(self) -> int:
-        return len(self.store)
-
-    def lengths(self) -> list[int]:
-        """T of every conversation."""
-        return self.store.lengths()
-
-    def __getitem__(self, index: int) -> Any:
-        """A conversation, see `Store`."""
-        stored = self.store[index]
-        if index not in self.indices:
-            return stored
-        return dataclasses.replace(stored, supervised=torch.ones_like(stored.supervised))
-
-
 class DocumentDataset(Dataset[Document]):
     """Some conversations of a store, as int64 tokens and float32 features.
 
     Args:
-        indices: which of the store's conversations.
-        max_length: longer ones are cut to their first `max_length` tokens.
+        store: where they lie.
+        indices: of those conversations.
+        max_length: longer ones are cut to this many tokens.
+        whole: supervise every token, not the assistant's alone.
     """
 
     def __init__(
-        self,
-        store: Store,
-        indices: Sequence[int],
-        *,
-        max_length: int,
+        self, store: Store, indices: Sequence[int], *, max_length: int, whole: bool = False
     ) -> None:
-        self.store, self.indices = store, list(indices)
-        stored = store.lengths()
-        self.lengths = [min(stored[i], max_length) for i in self.indices]
+        self.store, self.indices, self.whole = store, list(indices), whole
+        lengths = store.lengths()
+        self.lengths = [min(lengths[index], max_length) for index in self.indices]
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -171,23 +146,16 @@ class DocumentDataset(Dataset[Document]):
     def __getitem__(self, item: int) -> Document:
         index, length = self.indices[item], self.lengths[item]
         stored = self.store[index]
+        supervised = stored.supervised[:length].bool()
         features = {}
         for name, kept in stored.features.items():
             features[name] = torch.zeros(length, kept.shape[1])
             features[name][: len(kept)] = kept[:length]
         return Document(
             tokens=stored.tokens[:length].long(),
-            supervised=stored.supervised[:length].bool(),
+            supervised=torch.ones_like(supervised) if self.whole else supervised,
             features=features,
         )
-
-
-def _rank(name: Hashable, seed: int) -> str:
-    return hashlib.sha256(f"{seed}:{name}".encode()).hexdigest()
-
-
-FIRST_LABEL = 2  # row 0 drafts token 2: a supervised token before that is no label
-log = logging.getLogger(__name__)
 
 
 class DrafterDataModule(LightningDataModule):
@@ -195,7 +163,9 @@ class DrafterDataModule(LightningDataModule):
 
     Attributes:
         store: as it was captured.
-        documents: the same with the masks that `settings.supervise` asks for.
+        counts: what became of its conversations.
+        train_indices: of the conversations to train on.
+        val_indices: of those that are held out.
 
     Raises:
         UserError: no conversation has a label (an all-zero mask), or fewer than two have.
@@ -204,47 +174,45 @@ class DrafterDataModule(LightningDataModule):
     def __init__(self, store: Store, settings: DataSettings) -> None:
         super().__init__()
         self.store, self.settings = store, settings
-        self.documents: Store = store
         self._token_counts: dict[int, Tensor] = {}
-        self.train_indices: list[int] = []
-        self.val_indices: list[int] = []
         self.counts = self._read()
         log.info("%s", self.counts)
 
     def _read(self) -> DataCounts:
-        usable, ids, num_labels, num_cut = [], [], {}, 0
-        lengths = [min(length, self.settings.max_length) for length in self.store.lengths()]
+        settings = self.settings
+        lengths = [min(length, settings.max_length) for length in self.store.lengths()]
+        ids: dict[int, str] = {}  # of the conversations with a label
+        num_labels, num_cut = {}, 0
         for index, length in enumerate(lengths):
             stored = self.store[index]
             num_cut += len(stored.tokens) > length
             supervised = stored.supervised[:length].bool()
-            num_labels[index] = int(supervised[FIRST_LABEL:].sum())
-            if num_labels[index]:
-                usable.append(index)
-                ids.append(stored.conversation_id)
+            if supervised[FIRST_LABEL:].any():
+                ids[index] = stored.conversation_id
+                num_labels[index] = int(supervised[FIRST_LABEL:].sum())
                 self._token_counts[index] = stored.tokens[:length][supervised].long()
-        if not usable:
+        if not ids:
             raise UserError(
-                f"none of the store's {len(self.store)} conversations has an assistant token to "
+                f"none of the store's {len(lengths)} conversations has an assistant token to "
                 "learn from (the supervision mask is all zero): check the chat template"
             )
+        usable = list(ids)
         train, val = split_conversations(
-            ids, val_fraction=self.settings.val_fraction, seed=self.settings.seed
+            list(ids.values()), val_fraction=settings.val_fraction, seed=settings.seed
         )
+        train, self.val_indices = [usable[i] for i in train], [usable[i] for i in val]
         self.train_indices = nested_share(
-            [usable[i] for i in train],
+            train,
             [ids[i] for i in train],
-            [lengths[usable[i]] for i in train],
-            max_tokens=self.settings.max_tokens,
-            seed=self.settings.seed,
+            [lengths[i] for i in train],
+            max_tokens=settings.max_tokens,
+            seed=settings.seed,
         )
-        self.val_indices = [usable[i] for i in val]
-        if self.settings.supervise == ALL:
-            self.documents = WithWholeTexts(self.store, self.train_indices)
+        if settings.supervise == ALL:
             num_labels |= {i: lengths[i] - FIRST_LABEL for i in self.train_indices}
         return DataCounts(
-            num_conversations=len(self.store),
-            num_skipped=len(self.store) - len(usable),
+            num_conversations=len(lengths),
+            num_skipped=len(lengths) - len(usable),
             num_cut=num_cut,
             num_train=len(self.train_indices),
             num_val=len(self.val_indices),
@@ -260,48 +228,45 @@ class DrafterDataModule(LightningDataModule):
             counts += torch.bincount(self._token_counts[index], minlength=vocab_size)
         return counts
 
-    def train_batches(self) -> DataLoader[Any]:
-        """One pass over the training documents in store order: for closed-form starts."""
-        return self._in_order(self.train_indices)
-
     @property
     def num_train_batches(self) -> int:
         """Batches of an epoch."""
-        return len(self._train_sampler())
-
-    def _train_sampler(self) -> PackedBatchSampler:
-        return PackedBatchSampler(
-            self._dataset(self.train_indices).lengths,
-            batch_tokens=self.settings.batch_tokens,
-            seed=self.settings.seed,
-            shuffle=True,
-        )
+        return len(self._sampler(self._train_documents(), shuffle=True))
 
     def train_dataloader(self) -> StatefulDataLoader:
         """Shuffled batches; its state says which comes next."""
-        dataset, sampler = self._dataset(self.train_indices), self._train_sampler()
+        documents = self._train_documents()
+        sampler = self._sampler(documents, shuffle=True)
         with warnings.catch_warnings():
             # torchdata calls a function of torch that torch has deprecated
             warnings.filterwarnings("ignore", message="'set_vital' is deprecated")
-            return StatefulDataLoader(dataset, batch_sampler=sampler, collate_fn=pack)
+            return StatefulDataLoader(documents, batch_sampler=sampler, collate_fn=pack)
+
+    def train_batches(self) -> DataLoader[Any]:
+        """One pass over the training documents in store order: for closed-form starts."""
+        return self._in_order(self._train_documents())
 
     def val_dataloader(self) -> DataLoader[Any]:
-        """Held-out documents, the same batches every time."""
-        return self._in_order(self.val_indices)
+        """Held-out documents, the same batches every time; what they supervise are answers."""
+        return self._in_order(self._documents(self.val_indices))
 
-    def _in_order(self, indices: list[int]) -> DataLoader[Any]:
-        dataset = self._dataset(indices)
-        sampler = PackedBatchSampler(
-            dataset.lengths, batch_tokens=self.settings.batch_tokens, seed=0, shuffle=False
-        )
-        batches = sampler.batches_of(0)
-        return DataLoader(dataset, batch_sampler=batches, collate_fn=pack)
+    def _train_documents(self) -> DocumentDataset:
+        return self._documents(self.train_indices, whole=self.settings.supervise == ALL)
 
-    def _dataset(self, indices: list[int]) -> DocumentDataset:
-        return DocumentDataset(self.documents, indices, max_length=self.settings.max_length)
+    def _documents(self, indices: list[int], whole: bool = False) -> DocumentDataset:
+        max_length = self.settings.max_length
+        return DocumentDataset(self.store, indices, max_length=max_length, whole=whole)
+
+    def _sampler(self, documents: DocumentDataset, shuffle: bool) -> PackedBatchSampler:
+        size, seed = self.settings.batch_tokens, self.settings.seed
+        return PackedBatchSampler(documents.lengths, batch_tokens=size, seed=seed, shuffle=shuffle)
+
+    def _in_order(self, documents: DocumentDataset) -> DataLoader[Any]:
+        batches = self._sampler(documents, shuffle=False).batches_of(0)
+        return DataLoader(documents, batch_sampler=batches, collate_fn=pack)
 
 
-def check_store(store: Any, target: Any, names: Sequence[str] = (TOP,)) -> None:
+def check_store(store: Any, target: Any, names: Iterable[str] = (TOP,)) -> None:
     """Refuse a store that was not captured from this target, or lacks a feature of `names`.
 
     Raises:
@@ -314,10 +279,9 @@ def check_store(store: Any, target: Any, names: Sequence[str] = (TOP,)) -> None:
             f"{captured_from}; '{target.name}' has {target.fingerprint}: capture again with this "
             "target, or train with the one it came from"
         )
-    missing = sorted(set(names) - set(store.feature_widths))
-    if missing:
+    wanted, there = dict.fromkeys(names), store.feature_widths
+    if missing := [name for name in wanted if name not in there]:
         raise UserError(
-            f"feature store {store.folder} holds the features {', '.join(store.feature_widths)}; "
-            f"this drafter reads {', '.join(missing)}, too: capture with "
-            f"data.features=[{','.join(names)}]"
+            f"feature store {store.folder} holds the features {', '.join(there)}; this drafter "
+            f"reads {', '.join(missing)}, too: capture with data.features=[{','.join(wanted)}]"
         )

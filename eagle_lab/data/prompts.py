@@ -5,8 +5,9 @@ A file holds JSON lines in one of two forms:
     {"question_id": 1, "category": "math", "turns": ["first turn", "second turn"]}
     {"messages": [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]}
 
-Further keys are kept in `Question.extra`. Knows nothing of tokenizers or models (see chat.py);
-Hugging Face data sets are read by chat_datasets.py.
+A row whose category is missing or empty belongs to the category of its file's name; further keys
+are kept in `Question.extra`. Knows nothing of tokenizers or models (see chat.py); Hugging Face data
+sets are read by sources.py.
 """
 
 from __future__ import annotations
@@ -71,18 +72,15 @@ def prompt_path(source: str | Path, also: Iterable[str] = ()) -> Path:
     `also` are names that the caller knows beside the files; the error lists them.
     """
     builtin = builtin_prompts()
-    if str(source) in builtin:
-        return builtin[str(source)]
-    path = Path(source).expanduser()
-    if path.is_file():
-        return path
+    path = builtin.get(str(source), Path(source).expanduser())
     if path.is_dir():
         raise UserError(f"prompts '{source}' is a folder; give a file of JSON lines")
-    names = [*builtin, *also]
-    if path.suffix or len(path.parts) > 1:
-        raise UserError(f"no prompt file at '{source}'; builtin: {', '.join(names)}")
-    choose(str(source), names, "prompt set (or path of a JSON-lines file)")
-    raise AssertionError("unreachable: choose() raises")
+    if not path.is_file():
+        names = [*builtin, *also]
+        if path.suffix or len(path.parts) > 1:
+            raise UserError(f"no prompt file at '{source}'; builtin: {', '.join(names)}")
+        choose(str(source), names, "prompt set (or path of a JSON-lines file)")
+    return path
 
 
 def prompt_file_hash(source: str | Path) -> str:
@@ -95,7 +93,7 @@ def prompt_file_hash(source: str | Path) -> str:
 
 
 def load_questions(source: str | Path, also: Iterable[str] = ()) -> list[Question]:
-    """Read a builtin set, a file of JSON lines, or `dataset:NAME` (see chat_datasets.py).
+    """Read a builtin set, a file of JSON lines, or `dataset:NAME` (see sources.py).
 
     Args:
         source: which.
@@ -119,7 +117,7 @@ def load_questions(source: str | Path, also: Iterable[str] = ()) -> list[Questio
         if not line.strip():
             continue
         try:
-            question = parse_row(json.loads(line), default_id=number)
+            question = parse_row(json.loads(line), default_id=number, category=path.stem)
         except json.JSONDecodeError as error:
             raise UserError(
                 f"{path}, line {number}: not valid JSON ({error.msg}, column {error.colno})"
@@ -138,26 +136,31 @@ def load_questions(source: str | Path, also: Iterable[str] = ()) -> list[Questio
     return questions
 
 
-def parse_row(row: Any, *, default_id: str | int) -> Question:
-    """Turn one decoded row into a Question; RowError says what is wrong with it."""
+def parse_row(row: Any, *, default_id: str | int, category: str) -> Question:
+    """Turn one decoded row into a Question; RowError says what is wrong with it.
+
+    Args:
+        row: in one of the two forms.
+        default_id: of a chat that has none.
+        category: of a row that names none.
+    """
     if not isinstance(row, dict):
         raise RowError(f"a row must be a JSON object, not {type(row).__name__}")
     if "messages" in row and "turns" not in row:
-        turns = user_turns(row["messages"])
+        turns, kept = user_turns(row["messages"]), ["question_id", "category"]
         question_id = row.get("question_id", row.get("id", default_id))
-        category = row.get("category", "chat")
-        extra = {key: value for key, value in row.items() if key not in ("question_id", "category")}
     else:
-        missing = [key for key in ("question_id", "category", "turns") if key not in row]
-        if missing:
+        kept = ["question_id", "category", "turns"]
+        if missing := [key for key in ("question_id", "turns") if key not in row]:
             found = ", ".join(row) or "none"
             raise RowError(f"missing key '{missing[0]}' (keys found: {found})")
-        turns, question_id, category = row["turns"], row["question_id"], row["category"]
-        known = ("question_id", "category", "turns")
-        extra = {key: value for key, value in row.items() if key not in known}
+        turns, question_id = row["turns"], row["question_id"]
+    if row.get("category") not in (None, ""):
+        category = row["category"]
+    extra = {key: value for key, value in row.items() if key not in kept}
     if isinstance(question_id, bool) or not isinstance(question_id, str | int):
         raise RowError(f"question_id must be text or an integer, not {question_id!r}")
-    if not isinstance(category, str) or not category:
+    if not isinstance(category, str):
         raise RowError(f"category must be text, not {category!r}")
     if not isinstance(turns, list) or not turns:
         raise RowError("'turns' must be a list with at least one text")

@@ -1,7 +1,7 @@
 """Where a capture's conversations come from: prompts to answer, or text that is already written.
 
-Each source can be iterated again and again with the same result, and describes itself by name and
-hash, so that a store can say what it was made from.
+Each source can be iterated again and again with the same result, and carries its name and hash, so
+that a store can say what it was made from.
 
 Chats and prompts from Hugging Face `datasets`: by hub name, or a local folder.
 
@@ -19,8 +19,8 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -37,13 +37,7 @@ PREFIX = "dataset:"
 CHAT_COLUMNS = ("messages", "conversations", "conversation")
 PROMPT_COLUMNS = ("prompt", "instruction", "question")
 ANSWER_COLUMNS = ("response", "completion", "output", "answer")
-ROLE_NAMES = {
-    "human": "user",
-    "gpt": "assistant",
-    "bot": "assistant",
-    "model": "assistant",
-    "chatgpt": "assistant",
-}
+ROLE_NAMES = {"human": "user"} | dict.fromkeys(("gpt", "bot", "model", "chatgpt"), "assistant")
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +65,11 @@ def load_dataset_questions(source: str) -> list[Question]:
 
 def dataset_hash(source: str) -> str:
     """SHA-256 over all turns of a data set, as 64 hexadecimal digits."""
-    turns = [question.turns for question in load_dataset_questions(source)]
+    return _hash_of_turns(load_dataset_questions(source))
+
+
+def _hash_of_turns(questions: Iterable[Question]) -> str:
+    turns = [question.turns for question in questions]
     return hashlib.sha256(json.dumps(turns).encode()).hexdigest()
 
 
@@ -82,26 +80,24 @@ def rows_to_questions(rows: Iterable[Mapping[str, Any]], name: str) -> tuple[lis
     seen: set[str | int] = set()
     for index, row in enumerate(rows):
         try:
-            question = parse_row(row_to_chat(row, name), default_id=f"{name}-{index}")
+            question = parse_row(row_to_chat(row), default_id=f"{name}-{index}", category=name)
         except RowError:
             num_skipped += 1
             continue
         if question.question_id in seen:  # the data's own ids need not be unique
-            question = Question(
-                f"{name}-{index}", question.category, question.turns, question.extra
-            )
+            question = replace(question, question_id=f"{name}-{index}")
         seen.add(question.question_id)
         questions.append(question)
     return questions, num_skipped
 
 
-def row_to_chat(row: Mapping[str, Any], name: str) -> dict[str, Any]:
+def row_to_chat(row: Mapping[str, Any]) -> dict[str, Any]:
     """A row in one of the two forms of prompt files; RowError if it holds none of them.
 
     Chats are lists of {role, content} or {from, value}. A prompt is a text, with `input` below it
     where there is one (the Alpaca form), or such a list; its answer becomes an assistant message.
     """
-    base = {"category": str(row.get("category") or name)}
+    base = {"category": str(row["category"])} if row.get("category") else {}
     base |= {key: row[key] for key in ("question_id", "id") if isinstance(row.get(key), str | int)}
     if row.get("turns") and "question_id" in row:
         return {**base, "turns": list(row["turns"])}
@@ -158,62 +154,59 @@ def _open(source: str) -> Iterable[Mapping[str, Any]]:
         raise UserError(f"cannot load data set '{name}': {reason[0]}") from error
 
 
-TRAINING = "training"
-SELF_WRITTEN = "self_written"  # prompts that the target writes itself
+TRAINING = "training"  # the package's own prompts, without end
+SELF_WRITTEN = "self_written"  # prompts that the target writes itself, without end
 _HASHED = 1000  # prompts of the endless source that enter its hash
 
 
 @dataclass
-class PromptSource:
-    """Questions: the package's training prompts, or a prompt file.
+class Source:
+    """Conversations to capture; iterated more than once, each time alike.
+
+    Attributes:
+        items: makes them, in order.
+        count: how many there are; None if there is no end.
+        facts: name, number and hash, for the store's fingerprint.
+        num_skipped: those that were left out before.
+    """
+
+    items: Callable[[], Iterable[Any]]
+    count: int | None
+    facts: dict[str, Any]
+    num_skipped: int = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        return islice(self.items(), self.count)
+
+
+def prompt_source(name: str, num: int | None = None, seed: int = 0) -> Source:
+    """Questions: `training`, a builtin prompt set, a file or a data set.
 
     Args:
-        name: `training`, a builtin prompt set, or a path.
+        name: which.
         num: how many; None takes all (of `training`: as many as are asked for).
         seed: of `training`.
     """
-
-    name: str
-    num: int | None = None
-    seed: int = 0
-    _read: list[Question] = field(default_factory=list, repr=False)
-
-    def __post_init__(self) -> None:
-        if self.num is not None and self.num < 1:
-            raise UserError(f"data.num_prompts={self.num} must be at least 1, or null")
-        if self.name != TRAINING:
-            self._read = load_questions(self.name, also=(TRAINING, SELF_WRITTEN))
-
-    @property
-    def count(self) -> int | None:
-        """How many questions there are; None for the endless source."""
-        if self.name == TRAINING:
-            return self.num
-        return min(len(self._read), self.num or len(self._read))
-
-    def __iter__(self) -> Iterator[Question]:
-        """The questions, in order."""
-        source = self._training() if self.name == TRAINING else iter(self._read)
-        return islice(source, self.num)
-
-    def _training(self) -> Iterator[Question]:
-        """The endless sequence, fetched in blocks: a longer one begins with the shorter one."""
-        num_seen, size = 0, self.num or _HASHED
-        while True:
-            questions = training_prompts(size, self.seed)
-            yield from questions[num_seen:]
-            num_seen, size = size, 2 * size
-
-    def describe(self) -> dict[str, Any]:
-        """Name, number and hash."""
-        if self.name != TRAINING:
-            return {"prompts": self.name, "sha256": prompt_file_hash(self.name), "num": self.num}
-        text = json.dumps([question.turns for question in islice(self, _HASHED)])
-        digest = hashlib.sha256(text.encode()).hexdigest()
-        return {"prompts": TRAINING, "sha256": digest, "num": self.num, "seed": self.seed}
+    facts: dict[str, Any] = {"prompts": name, "num": num}
+    if name == TRAINING:
+        source = Source(lambda: _training(num or _HASHED, seed), num, facts)
+        facts |= {"sha256": _hash_of_turns(islice(source, _HASHED)), "seed": seed}
+        return source
+    questions = load_questions(name, also=(TRAINING, SELF_WRITTEN))
+    facts["sha256"] = prompt_file_hash(name)
+    return Source(lambda: questions, min(len(questions), num or len(questions)), facts)
 
 
-class AnswerSource:
+def _training(size: int, seed: int) -> Iterator[Question]:
+    """The endless sequence, fetched in blocks: a longer one begins with the shorter one."""
+    num_seen = 0
+    while True:
+        questions = training_prompts(size, seed)
+        yield from questions[num_seen:]
+        num_seen, size = size, 2 * size
+
+
+def answer_source(path: str | Path, template: ChatTemplate, num: int | None = None) -> Source:
     """Conversations that are already written: a store's answers, or a file of chats.
 
     Args:
@@ -225,53 +218,34 @@ class AnswerSource:
         UserError: no such file, a bad row, answers of another vocabulary or template, or no
             conversation in which the assistant speaks.
     """
-
-    def __init__(self, path: str | Path, template: ChatTemplate, num: int | None = None):
-        self.path = Path(path).expanduser()
-        self.num_skipped = 0
-        stored = self.path.is_dir() or self.path.suffix == ".safetensors"
-        answers = self._stored(template) if stored else self._chats(template)
-        self.answers = answers[:num]
-        if not self.answers:
-            raise UserError(f"'{path}' holds no conversation with words of the assistant to learn")
-
-    @property
-    def count(self) -> int:
-        """How many conversations there are."""
-        return len(self.answers)
-
-    def __iter__(self) -> Iterator[Answer]:
-        """The conversations, in order."""
-        return iter(self.answers)
-
-    def _stored(self, template: ChatTemplate) -> list[Answer]:
-        answers, facts = load_answers(self.path)
+    path, num_skipped = Path(path).expanduser(), 0
+    if path.is_dir() or path.suffix == ".safetensors":
+        answers, facts = load_answers(path)
         if facts.get("chat_template") != template.fingerprint:
             raise UserError(
-                f"the answers in '{self.path}' were made with another tokenizer or chat template; "
+                f"the answers in '{path}' were made with another tokenizer or chat template; "
                 f"they cannot be read by {template.name}"
             )
-        return answers
+    else:
+        read = [_written(question, template) for question in load_questions(path)]
+        answers = [answer for answer in read if answer is not None]
+        num_skipped = len(read) - len(answers)
+    answers = answers[:num]
+    if not answers:
+        raise UserError(f"'{path}' holds no conversation with words of the assistant to learn")
+    digest = hashlib.sha256()
+    for answer in answers:
+        digest.update(answer.tokens.numpy().tobytes() + answer.supervised.numpy().tobytes())
+    facts = {"answers": str(path), "sha256": digest.hexdigest(), "num": len(answers)}
+    return Source(lambda: answers, len(answers), facts, num_skipped)
 
-    def _chats(self, template: ChatTemplate) -> list[Answer]:
-        answers = []
-        for question in load_questions(self.path):
-            messages = question.extra.get("messages") or []
-            try:
-                ids, mask = template.encode_with_mask(messages) if messages else ([], [])
-            except UserError:  # a template that rewrites this chat
-                ids, mask = [], []
-            if any(mask):
-                name = str(question.question_id)
-                answers.append(Answer(torch.tensor(ids), torch.tensor(mask), name))
-            else:
-                self.num_skipped += 1
-        return answers
 
-    def describe(self) -> dict[str, Any]:
-        """Path, number and a hash over all tokens and masks."""
-        digest = hashlib.sha256()
-        for answer in self.answers:
-            digest.update(answer.tokens.numpy().tobytes() + answer.supervised.numpy().tobytes())
-        facts = {"sha256": digest.hexdigest(), "num": len(self.answers)}
-        return {"answers": str(self.path), **facts}
+def _written(question: Question, template: ChatTemplate) -> Answer | None:
+    """A chat as it is; None where there is nothing of the assistant's to learn."""
+    messages = question.extra.get("messages")
+    try:
+        ids, mask = template.encode_with_mask(messages) if messages else ([], [])
+    except UserError:  # a template that rewrites this chat
+        return None
+    name = str(question.question_id)
+    return Answer(torch.tensor(ids), torch.tensor(mask), name) if any(mask) else None

@@ -1,7 +1,7 @@
 """Feature store: conversations with the target's features, in memory-mapped safetensors shards.
 
-    FOLDER/index.json                   fingerprint, layers, norm state, dtype, counts, checksums
-    FOLDER/shards/00000.safetensors     tokens, supervised, features of some conversations
+    FOLDER/index.json                   fingerprint, features, layers, dtype, counts, checksums
+    FOLDER/shards/00000.safetensors     tokens, supervised, each feature of some conversations
     FOLDER/answers.safetensors          the token ids alone (see answers.py)
 
 A conversation of T tokens has T - 1 features, for its last token was never fed to the target; no
@@ -11,25 +11,16 @@ row of a drafter's training needs that one:
     feature    f_0  f_1  f_2  ...  f_{T-2}
     row i: input (f_i, t_{i+1}), feature label f_{i+1}, token label t_{i+2}
 
-Sizes of shards are checked when a store is opened, the checksum of each before its first use.
-Written by store_writer.py.
+Sizes of shards are checked when a store is opened, the checksum of each before its first use. Until
+a store is whole its index is `index.json.partial`, rewritten after each shard; a writer on the same
+folder continues after the last whole shard. Several stores (captures of several prompt sources,
+processes or machines) read as one.
 
 Shapes: T tokens of a conversation, F feature width. Knows nothing of models.
-
-Writes a feature store (see store.py) shard by shard, across interruptions.
-
-Until a store is whole its index is `index.json.partial`, rewritten after each shard; a writer on
-the same folder continues after the last whole shard. Knows nothing of models.
-
-Several feature stores read as one: captures of several prompt sources, processes or machines.
-
-Conversations come store after store. Target, layers and chat template of all must be equal;
-prompts, seeds, sampling and precision may differ, that is what several captures are for.
 """
 
 from __future__ import annotations
 
-import bisect
 import hashlib
 import itertools
 import json
@@ -42,16 +33,15 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
+from torch.utils.data import ConcatDataset, Dataset
 
 from eagle_lab import files
 from eagle_lab.errors import UserError
 from eagle_lab.targets.features import FUSED, TOP
 from eagle_lab.targets.fingerprint import Fingerprint
 
-FORMAT = 1
+FORMATS = (1, 2)  # a store of format 1 holds one feature, which its layers tell
 INDEX = "index.json"
-TOP_NORM = "post_final_norm"  # the state that enters the LM head (EAGLE-1)
-RESIDUAL = "un_normed_layer_inputs"  # hidden_states[ids], concatenated (EAGLE-3)
 
 
 @dataclass(frozen=True)
@@ -71,24 +61,83 @@ class Conversation:
     conversation_id: str
 
 
-class FeatureStore(torch.utils.data.Dataset[Conversation]):
-    """A finished store, read-only; index it for one `Conversation`."""
+class Shard(Dataset[Conversation]):
+    """The conversations of one file, which stays memory-mapped; what is read of it are copies.
 
-    def __init__(self, folder: Path, index: dict[str, Any]):
-        self.folder = folder
-        self.index = index
-        self._shards: list[dict[str, Any]] = index["shards"]
-        self._starts = [0]  # first conversation of each shard, and the total
-        self._offsets: list[list[int]] = []  # first token of each conversation in its shard
-        for shard in self._shards:
-            self._starts.append(self._starts[-1] + len(shard["lengths"]))
-            offsets = [0]
-            for length in shard["lengths"]:
-                offsets.append(offsets[-1] + length)
-            self._offsets.append(offsets)
-        self._keys = {name: _key(name, index) for name in feature_widths(index)}
-        self._verified: set[int] = set()
-        self._open: dict[int, Any] = {}
+    Args:
+        folder: of the store.
+        entry: the index's, on this shard.
+        tensors: name of the tensor that holds a feature, by the feature's name.
+    """
+
+    def __init__(self, folder: Path, entry: dict[str, Any], tensors: dict[str, str]) -> None:
+        self.path = folder / entry["file"]
+        self.entry = entry
+        self._tensors = tensors
+        self._starts = [0, *itertools.accumulate(entry["lengths"])]
+        self._verified = False
+        self._file: Any = None
+
+    def check_size(self) -> None:
+        """UserError unless the file is there in full size."""
+        size = self.path.stat().st_size if self.path.is_file() else None
+        if size != self.entry["num_bytes"]:
+            found = "is missing" if size is None else f"has {size} bytes"
+            raise UserError(
+                f"shard '{self.path}' {found}, its index says {self.entry['num_bytes']} bytes; "
+                "capture this store again"
+            )
+
+    def verify(self) -> None:
+        """Compare the file with its checksum, once; UserError if it differs."""
+        if not self._verified and (found := file_sha256(self.path)) != self.entry["sha256"]:
+            raise UserError(
+                f"shard '{self.path}' is damaged: its sha256 is {found[:16]}..., the index says "
+                f"{self.entry['sha256'][:16]}...; capture this store again"
+            )
+        self._verified = True
+
+    def __len__(self) -> int:
+        return len(self.entry["lengths"])
+
+    def __getitem__(self, i: int) -> Conversation:
+        if self._file is None:
+            self.verify()
+            try:
+                self._file = safe_open(self.path, framework="pt")
+            except SafetensorError as error:
+                raise UserError(f"shard '{self.path}' is no safetensors file: {error}") from error
+        start, end = self._starts[i : i + 2]
+        rows = slice(start - i, end - i - 1)  # each conversation has one row less than tokens
+        return Conversation(
+            tokens=self._file.get_slice("tokens")[start:end].long(),
+            supervised=self._file.get_slice("supervised")[start:end].clone(),
+            features={
+                name: self._file.get_slice(tensor)[rows].clone()
+                for name, tensor in self._tensors.items()
+            },
+            conversation_id=str(self.entry["conversations"][i]),
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The open file stays in this process; a data loader's worker opens its own."""
+        return {**self.__dict__, "_file": None}
+
+
+class FeatureStore(ConcatDataset[Conversation]):
+    """A finished store, read-only; index it for one `Conversation`.
+
+    Attributes:
+        folder: of the store.
+        index: what index.json holds.
+        shards: in order.
+    """
+
+    def __init__(self, folder: Path, index: dict[str, Any]) -> None:
+        tensors = {name: _tensor_of(name, index) for name in index["features"]}
+        self.folder, self.index = folder, index
+        self.shards = [Shard(folder, entry, tensors) for entry in index["shards"]]
+        super().__init__(self.shards)
 
     @classmethod
     def open(cls, folder: str | Path) -> FeatureStore:
@@ -106,126 +155,108 @@ class FeatureStore(torch.utils.data.Dataset[Conversation]):
                 )
             raise UserError(f"no feature store at '{folder}' (no {INDEX}); make one with capture")
         store = cls(folder, read_index(folder / INDEX))
-        for shard in store._shards:
-            path = folder / shard["file"]
-            size = path.stat().st_size if path.is_file() else None
-            if size != shard["num_bytes"]:
-                found = "is missing" if size is None else f"has {size} bytes"
-                raise UserError(
-                    f"shard '{path}' {found}, its index says {shard['num_bytes']} bytes; "
-                    "capture this store again"
-                )
+        for shard in store.shards:
+            shard.check_size()
         return store
-
-    def __len__(self) -> int:
-        return self._starts[-1]
 
     def __iter__(self) -> Iterator[Conversation]:
         return (self[i] for i in range(len(self)))
 
-    def __getitem__(self, i: int) -> Conversation:
-        """Conversation `i`; its tensors are copies, the file stays memory-mapped.
-
-        Raises:
-            UserError: the shard's checksum is not the index's.
-        """
-        if not -len(self) <= i < len(self):
-            raise IndexError(i)
-        i %= len(self)
-        number = bisect.bisect_right(self._starts, i) - 1
-        place = i - self._starts[number]
-        start, end = self._offsets[number][place : place + 2]
-        file = self._shard(number)
-        first_row = start - place  # each conversation before this one has one row less than tokens
-        return Conversation(
-            tokens=file.get_slice("tokens")[start:end].long(),
-            supervised=file.get_slice("supervised")[start:end].clone(),
-            features={
-                name: file.get_slice(key)[first_row : first_row + end - start - 1].clone()
-                for name, key in self._keys.items()
-            },
-            conversation_id=str(self._shards[number]["conversations"][place]),
-        )
-
     def lengths(self) -> list[int]:
         """Tokens of every conversation, in order, without reading a shard."""
-        return [length for shard in self._shards for length in shard["lengths"]]
-
-    def conversation_ids(self) -> list[str]:
-        """Id of every conversation, in order, without reading a shard."""
-        return [str(name) for shard in self._shards for name in shard["conversations"]]
+        return [length for shard in self.shards for length in shard.entry["lengths"]]
 
     @property
     def digest(self) -> str:
         """Hash of what the features depend on and of which conversations there are."""
-        text = "".join(shard["sha256"] for shard in self._shards) + self.index["fingerprint"]
+        text = "".join(shard.entry["sha256"] for shard in self.shards) + self.index["fingerprint"]
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @property
     def feature_widths(self) -> dict[str, int]:
         """F of each feature that is stored, by name."""
-        return feature_widths(self.index)
+        return dict(self.index["features"])
 
     @property
     def fingerprint(self) -> Fingerprint:
         """What the features depend on."""
         return Fingerprint(self.index["fingerprint_parts"])
 
-    def verify(self) -> None:
-        """Check the checksum of every shard now; UserError names the first bad one."""
-        for number in range(len(self._shards)):
-            self._check_shard(number)
 
-    def _check_shard(self, number: int) -> None:
-        if number in self._verified:
-            return
-        shard = self._shards[number]
-        path = self.folder / shard["file"]
-        found = file_sha256(path)
-        if found != shard["sha256"]:
-            raise UserError(
-                f"shard '{path}' is damaged: its sha256 is {found[:16]}..., the index says "
-                f"{shard['sha256'][:16]}...; capture this store again"
-            )
-        self._verified.add(number)
+class JoinedStore(ConcatDataset[Conversation]):
+    """The conversations of one store or of several, store after store, read-only.
 
-    def _shard(self, number: int) -> Any:
-        """The opened, checked shard."""
-        if number not in self._open:
-            self._check_shard(number)
-            path = self.folder / self._shards[number]["file"]
-            try:
-                self._open[number] = safe_open(path, framework="pt")
-            except SafetensorError as error:
-                raise UserError(f"shard '{path}' is no safetensors file: {error}") from error
-        return self._open[number]
+    Target, layers and chat template of all must be equal; prompts, seeds, sampling and precision
+    may differ, that is what several captures are for.
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Open files stay in this process; a data loader's worker opens its own."""
-        return {**self.__dict__, "_open": {}}
+    Attributes:
+        stores: in order.
 
+    Raises:
+        UserError: stores whose features do not belong together (both values named).
+    """
 
-def feature_widths(index: dict[str, Any]) -> dict[str, int]:
-    """F of each feature of a store; early stores hold one, which their layers tell."""
-    if "feature_width" in index:
-        return {FUSED if index.get("layers") else TOP: int(index["feature_width"])}
-    return {name: int(width) for name, width in index["features"].items()}
+    MUST_BE_EQUAL = ("target", "layers", "norm_state", "chat_template")
 
+    def __init__(self, stores: Sequence[FeatureStore]) -> None:
+        super().__init__(stores)
+        self.stores = list(stores)
+        first = self.stores[0]
+        for store, part in itertools.product(self.stores[1:], self.MUST_BE_EQUAL):
+            there, here = (one.fingerprint.parts.get(part) for one in (first, store))
+            if there != here:
+                raise UserError(
+                    f"feature stores '{first.folder}' and '{store.folder}' cannot be joined: "
+                    f"{part} is {there} in one, {here} in the other"
+                )
 
-def _key(name: str, index: dict[str, Any]) -> str:
-    """Name of a feature's tensor in the shards."""
-    return "features" if "feature_width" in index else f"features.{name}"
+    @classmethod
+    def open(cls, folders: Sequence[str | Path]) -> JoinedStore:
+        """Open each folder, see `FeatureStore.open`."""
+        return cls([FeatureStore.open(folder) for folder in folders])
+
+    def lengths(self) -> list[int]:
+        """Tokens of every conversation."""
+        return [length for store in self.stores for length in store.lengths()]
+
+    @property
+    def folder(self) -> str:
+        """The folders' names, for messages."""
+        return ", ".join(str(store.folder) for store in self.stores)
+
+    @property
+    def feature_widths(self) -> dict[str, int]:
+        """F of each feature, by name; equal in all stores, as their layers are."""
+        return self.stores[0].feature_widths
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        """What the features of the first store depend on; `MUST_BE_EQUAL` holds for all."""
+        return self.stores[0].fingerprint
+
+    @property
+    def digest(self) -> str:
+        """Hash of which conversations there are, with which features."""
+        return hashlib.sha256("".join(s.digest for s in self.stores).encode()).hexdigest()[:16]
 
 
 def read_index(path: Path) -> dict[str, Any]:
     """The index as a dict; UserError if it is torn or of another format."""
     try:
-        index = json.loads(path.read_text(encoding="utf-8"))
+        index = dict(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError) as error:
         raise UserError(f"the store's index '{path}' cannot be read: {error}") from error
-    if index.get("format") != FORMAT:
-        raise UserError(f"'{path}' has format {index.get('format')!r}, this version reads {FORMAT}")
-    return dict(index)
+    if index.get("format") not in FORMATS:
+        raise UserError(
+            f"'{path}' has format {index.get('format')!r}; this version reads {FORMATS}"
+        )
+    if index["format"] == 1:
+        index["features"] = {FUSED if index.get("layers") else TOP: index["feature_width"]}
+    return index
+
+
+def _tensor_of(feature: str, index: dict[str, Any]) -> str:
+    return "features" if index["format"] == 1 else f"features.{feature}"
 
 
 def file_sha256(path: Path) -> str:
@@ -262,11 +293,11 @@ class StoreWriter:
     ):
         self.folder = Path(folder)
         self.feature_dtype = feature_dtype
-        self._index_path = files.partial_path(self.folder / INDEX)
         self.finished = (self.folder / INDEX).is_file()
+        self._partial = files.partial_path(self.folder / INDEX)
         (self.folder / "shards").mkdir(parents=True, exist_ok=True)
         self.index: dict[str, Any] = {
-            "format": FORMAT,
+            "format": FORMATS[-1],
             "fingerprint": fingerprint.digest,
             "fingerprint_parts": fingerprint.parts,
             "features": feature_widths,
@@ -278,7 +309,7 @@ class StoreWriter:
             "num_bytes": 0,
             "shards": [],
         }
-        earlier = self.folder / INDEX if self.finished else self._index_path
+        earlier = self.folder / INDEX if self.finished else self._partial
         if earlier.is_file():
             self._resume(read_index(earlier), fingerprint)
 
@@ -288,9 +319,8 @@ class StoreWriter:
         if self.finished:
             self.index = earlier
             return
-        if "feature_width" in earlier:  # begun by an early version: its shards are named alike
-            self.index.pop("features")
-            self.index["feature_width"] = earlier["feature_width"]
+        if earlier["format"] == 1:  # its further shards are like its first ones
+            self.index |= {key: earlier[key] for key in ("format", "feature_width")}
         for shard in earlier["shards"]:
             path = self.folder / shard["file"]
             if not path.is_file() or file_sha256(path) != shard["sha256"]:
@@ -317,39 +347,37 @@ class StoreWriter:
         Raises:
             UserError: a feature is too large for the store's dtype.
         """
-        names = list(feature_widths(self.index))
+        features = self.index["features"]
         for one in conversations:
-            tokens, rows = len(one.tokens), {name: len(kept) for name, kept in one.features.items()}
-            if rows != dict.fromkeys(names, tokens - 1) or len(one.supervised) != tokens:
+            found = {name: len(kept) for name, kept in one.features.items()}
+            num = len(one.tokens)
+            if found != dict.fromkeys(features, num - 1) or len(one.supervised) != num:
                 raise ValueError(
-                    f"conversation {one.conversation_id}: {tokens} tokens need {tokens - 1} rows "
-                    f"of each of {names} and {tokens} mask entries, not {rows} and "
-                    f"{len(one.supervised)}"
+                    f"conversation {one.conversation_id}: {num} tokens need {num - 1} rows of each "
+                    f"of {list(features)}, not {found}, and as many mask entries"
                 )
-        name = f"shards/{self.num_shards:05d}.safetensors"
         tensors = {
             "tokens": torch.cat([one.tokens for one in conversations]).to(torch.int32),
             "supervised": torch.cat([one.supervised for one in conversations]),
         }
-        for feature in names:
-            kept = torch.cat([one.features[feature] for one in conversations]).to(
-                self.feature_dtype
-            )
-            tensors[_key(feature, self.index)] = kept
-            if kept.isfinite().all():
-                continue
-            raise UserError(
-                f"a feature is not finite in {self.feature_dtype}; use data.feature_dtype=bfloat16"
-            )
-        path = self.folder / name
+        for name in features:
+            kept = torch.cat([one.features[name] for one in conversations]).to(self.feature_dtype)
+            if not kept.isfinite().all():
+                raise UserError(
+                    f"a feature is not finite in {self.feature_dtype}; use "
+                    "data.feature_dtype=bfloat16"
+                )
+            tensors[_tensor_of(name, self.index)] = kept
+        file = f"shards/{self.num_shards:05d}.safetensors"
+        path = self.folder / file
         with files.whole(path) as partial:
             save_file(tensors, partial, metadata={"fingerprint": self.index["fingerprint"]})
         shard = {
-            "file": name,
+            "file": file,
             "num_bytes": path.stat().st_size,
             "sha256": file_sha256(path),
             "num_supervised": int(tensors["supervised"].sum()),
-            "lengths": [one.tokens.shape[0] for one in conversations],
+            "lengths": [len(one.tokens) for one in conversations],
             "conversations": [one.conversation_id for one in conversations],
             **facts,
         }
@@ -364,7 +392,7 @@ class StoreWriter:
         self.index["num_bytes"] += shard["num_bytes"]
 
     def _write_index(self) -> None:
-        files.write_text(self._index_path, json.dumps(self.index, indent=1) + "\n")
+        files.write_text(self._partial, json.dumps(self.index, indent=1) + "\n")
 
     def finish(self, **entries: Any) -> None:
         """Add `entries` to the index and declare the store whole."""
@@ -374,71 +402,3 @@ class StoreWriter:
         self.index.update(entries)
         self._write_index()
         files.commit(self.folder / INDEX)
-
-
-MUST_BE_EQUAL = ("target", "layers", "norm_state", "chat_template")
-
-
-class JoinedStore(torch.utils.data.Dataset[Conversation]):
-    """The conversations of one store or of several, read-only.
-
-    Attributes:
-        stores: in order.
-
-    Raises:
-        UserError: stores whose features do not belong together (both values named).
-    """
-
-    def __init__(self, stores: Sequence[FeatureStore]) -> None:
-        self.stores = list(stores)
-        self._starts = [0, *itertools.accumulate(len(store) for store in self.stores)]
-        first = self.stores[0]
-        for store in self.stores[1:]:
-            for part in MUST_BE_EQUAL:
-                values = [one.fingerprint.parts.get(part) for one in (first, store)]
-                if values[0] != values[1]:
-                    raise UserError(
-                        f"feature stores '{first.folder}' and '{store.folder}' cannot be joined: "
-                        f"{part} is {values[0]} in one, {values[1]} in the other"
-                    )
-
-    @classmethod
-    def open(cls, folders: Sequence[str | Path]) -> JoinedStore:
-        """Open each folder, see `FeatureStore.open`."""
-        return cls([FeatureStore.open(folder) for folder in folders])
-
-    def __len__(self) -> int:
-        return self._starts[-1]
-
-    def __getitem__(self, i: int) -> Conversation:
-        """Conversation `i`, see `FeatureStore`."""
-        if not -len(self) <= i < len(self):
-            raise IndexError(i)
-        i %= len(self)
-        number = bisect.bisect_right(self._starts, i) - 1
-        return self.stores[number][i - self._starts[number]]
-
-    def lengths(self) -> list[int]:
-        """Tokens of every conversation."""
-        return [length for store in self.stores for length in store.lengths()]
-
-    @property
-    def folder(self) -> str:
-        """The folders' names, for messages."""
-        return ", ".join(str(store.folder) for store in self.stores)
-
-    @property
-    def feature_widths(self) -> dict[str, int]:
-        """F of each feature that all stores hold, by name."""
-        first, *others = (store.feature_widths for store in self.stores)
-        return {name: width for name, width in first.items() if all(name in one for one in others)}
-
-    @property
-    def fingerprint(self) -> Fingerprint:
-        """What the features of the first store depend on; `MUST_BE_EQUAL` holds for all."""
-        return self.stores[0].fingerprint
-
-    @property
-    def digest(self) -> str:
-        """Hash of which conversations there are, with which features."""
-        return hashlib.sha256("".join(s.digest for s in self.stores).encode()).hexdigest()[:16]

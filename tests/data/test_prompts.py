@@ -42,7 +42,7 @@ def test_the_chat_form_gives_the_users_turns(tmp_path: Path) -> None:
         {"role": "user", "content": "Bye"},
     ]
     (question,) = load_questions(write(tmp_path / "p.jsonl", {"messages": messages, "id": "x"}))
-    assert (question.question_id, question.category) == ("x", "chat")
+    assert (question.question_id, question.category) == ("x", "p")
     assert question.turns == ("Hi", "Bye")
     assert question.extra["messages"] == messages
     assert question.conversation() == messages[:2]
@@ -53,6 +53,13 @@ def test_the_chat_form_gives_the_users_turns(tmp_path: Path) -> None:
     ]
     with pytest.raises(ValueError, match="leave no turn"):
         question.conversation(["Ho", "So"])
+
+
+@pytest.mark.parametrize("category", [{}, {"category": ""}, {"category": None}])
+def test_a_row_without_category_takes_the_files_name(tmp_path: Path, category: dict) -> None:
+    row = {"question_id": 1, "turns": ["a"], **category}
+    (question,) = load_questions(write(tmp_path / "alpaca.jsonl", row))
+    assert question.category == "alpaca"
 
 
 def test_a_byte_order_mark_and_windows_line_ends_are_no_content(tmp_path: Path) -> None:
@@ -66,7 +73,6 @@ def test_a_byte_order_mark_and_windows_line_ends_are_no_content(tmp_path: Path) 
     [
         ('{"question_id": 1,', "not valid JSON"),
         ("[1, 2]", "a row must be a JSON object, not list"),
-        ({"question_id": 1, "turns": ["a"]}, "missing key 'category'"),
         ({"prompt": "a"}, r"missing key 'question_id' \(keys found: prompt\)"),
         ({**ROW, "turns": []}, "'turns' must be a list with at least one text"),
         ({**ROW, "turns": "a"}, "'turns' must be a list with at least one text"),
