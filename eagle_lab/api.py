@@ -30,13 +30,11 @@ from eagle_lab.engine.record import Generation
 from eagle_lab.engine.sampling import Sampling, row_key
 from eagle_lab.errors import UserError
 from eagle_lab.methods.eagle_trees import EagleDynamic
+from eagle_lab.methods.sizes import sizes_for
 from eagle_lab.targets.load import load_target
 from eagle_lab.targets.target import Target
 
 Prompt = str | Sequence[Mapping[str, str]]
-TREE_SIZES = {False: (6, 10, 59), True: (4, 4, 4)}
-"""Depth, width and nodes, by whether the device is a CPU, where a large verify pass costs more than
-it accepts (experiments/cpu_speedup)."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +77,7 @@ def generate(
         top_p: see `Sampling`.
         top_k: see `Sampling`.
         seed: of the sampled text; the same seed gives the same text.
-        proposer: any method instead of the dynamic tree (`TREE_SIZES`: EAGLE-2's on a GPU, a
+        proposer: any method instead of the dynamic tree (EAGLE-2's on a GPU, a
             small one on a CPU), such as `Vanilla()`; then no drafter is looked for.
         on_text: called with (prompt index, new text) as it arrives.
 
@@ -158,8 +156,10 @@ def default_proposer(target: Target, drafter: Drafter | str | Path | None) -> Pr
         drafter, _ = load_drafter(
             drafter_folder(drafter, target), target, rounded=target.fast_layers
         )
-    depth, width, num_nodes = TREE_SIZES[target.device.type == "cpu"]
-    return EagleDynamic(target, drafter, depth=depth, width=width, num_nodes=num_nodes)
+    sizes = sizes_for(target.device)
+    return EagleDynamic(
+        target, drafter, depth=sizes.depth, width=sizes.width, num_nodes=sizes.num_nodes
+    )
 
 
 class _Stopped(Exception):

@@ -5,7 +5,6 @@ Reads file names and first comments only; knows nothing of Hydra, so that `--hel
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 
 from eagle_lab.errors import UserError
@@ -18,16 +17,20 @@ CONF_DIR: Path = next(
 )
 
 
+OWN_FOLDERS: list[Path] = []
+"""Folders of `--config-dir`, whose files stand beside the package's own."""
+
+
 def groups() -> list[str]:
     """Names of the folders of conf/."""
     return sorted(entry.name for entry in CONF_DIR.iterdir() if entry.is_dir())
 
 
-def options(group: str, extra_folders: Iterable[Path] = ()) -> dict[str, str]:
+def options(group: str) -> dict[str, str]:
     """The files of a group, each with its first comment ('' if it has none), sorted by name."""
     files = [
         path
-        for folder in (CONF_DIR, *extra_folders)
+        for folder in (CONF_DIR, *OWN_FOLDERS)
         for path in sorted((folder / group).glob("*.yaml"))
     ]
     return {path.stem: first_comment(path) for path in sorted(files, key=lambda path: path.stem)}
@@ -44,9 +47,9 @@ def first_comment(path: Path) -> str:
     return ""
 
 
-def describe(group: str, extra_folders: Iterable[Path] = ()) -> str:
+def describe(group: str) -> str:
     """One indented line per option of a group, names aligned."""
-    lines = options(group, extra_folders)
+    lines = options(group)
     width = max(map(len, lines), default=0)
     return "\n".join(f"  {name:<{width}}  {line}".rstrip() for name, line in lines.items())
 
@@ -66,23 +69,23 @@ def require_task(task: str | None) -> None:
         raise UserError(f"+experiment=NAME says what to do; experiments:\n{describe('experiment')}")
 
 
-def help_text(extra_folders: Iterable[Path] = ()) -> str:
+def help_text() -> str:
     """What `--help` prints: how to call the bench, and every experiment, sweep, method, target."""
     parts = [
         "eagle-lab +experiment=NAME [group=option] [key=value] …    or: python -m eagle_lab.run …",
         "eagle-lab +experiment=NAME +sweep=NAME …    a grid of runs",
         "",
         "experiments (+experiment=NAME)",
-        describe("experiment", extra_folders),
+        describe("experiment"),
         "",
         "sweeps (+sweep=NAME)",
-        describe("sweep", extra_folders),
+        describe("sweep"),
         "",
         "methods (method=[NAME,NAME]; method.NAME.key=value changes one)",
-        describe("method", extra_folders),
+        describe("method"),
         "",
         "targets (target=NAME)",
-        describe("target", extra_folders),
+        describe("target"),
         "",
         "keys of every run: output_dir, overwrite, seed, device, dtype, threads",
         "--cfg job prints the whole configuration; each key is explained in conf/GROUP/*.yaml",

@@ -95,14 +95,16 @@ SUMMARY = (
     Column("num_turns", "turns", "", 0),
     Column("num_tokens", "tokens", "tokens emitted", 0),
     Column("num_cycles", "cycles", "passes that verify a draft", 0),
-    Column("num_disturbed", "disturbed", "cycles whose time is far outside their median", 0),
+    Column(
+        "num_disturbed", "disturbed", "cycles over ten times their median, remeasured or not", 0
+    ),
     _measure("tau_micro", "τ", "tokens emitted per cycle, bonus token included, over all cycles"),
     _measure("tau_macro", "τ, mean over turns", "mean over turns of a turn's tokens per cycle"),
     Column("drafted_per_cycle", "drafted", "drafted tokens verified per cycle", 1),
     Column("tokens_per_second", "tokens/s", "end to end, prefill included", 1),
     Column("decode_tokens_per_second", "decode tokens/s", "without prefill and first token", 1),
     _measure("speedup", "speedup", "vanilla's wall time per token over the method's", unit="×"),
-    Column("speedup_robust", "robust speedup", "from median times of a cycle", 2, "×"),
+    Column("speedup_robust", "robust speedup", "from median times of prefill and cycle", 2, "×"),
     Column("draft_ms", "draft ms", "drafting, mean per cycle", 1),
     Column("verify_ms", "verify ms", "the target's pass, mean per cycle", 1),
     Column("overhead_ms", "overhead ms", "everything else, mean per cycle", 1),
@@ -128,7 +130,7 @@ CATEGORIES = (
 """summary_by_category.csv: one row per method, setting and category."""
 
 DIVERGENCES = (
-    *pick(SUMMARY, "method", "depth", "width", "num_nodes"),
+    *pick(SUMMARY, "method", "depth", "width", "num_nodes", "settings"),
     Column("question_id", "question"),
     Column("turn"),
     Column("repeat"),

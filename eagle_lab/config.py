@@ -57,19 +57,21 @@ class DrafterConfig:
 
 @dataclass
 class DraftModelConfig:
-    """The layers of the target that a small draft model starts from."""
+    """The small model that methods draft with, and the target's layers a new one starts from."""
 
+    path: str | None = None
     num_layers: int = MISSING
     layers: list[int] | None = None
 
 
 @dataclass
 class TreeConfig:
-    """Size of dynamic draft trees."""
+    """Sizes of EAGLE's drafts: numbers, or `auto`, which `runs.job.settle_sizes` replaces."""
 
-    depth: int = MISSING
-    width: int = MISSING
-    num_nodes: int = MISSING
+    depth: Any = MISSING
+    width: Any = MISSING
+    num_nodes: Any = MISSING
+    paths: Any = MISSING
 
 
 @dataclass
@@ -184,6 +186,11 @@ def check(config: DictConfig) -> None:
         raise UserError(explain(error) or str(error)) from error
     if missing:
         raise UserError(f"{missing[0]} must be given: {missing[0]}=VALUE")
+    for name in ("depth", "width", "num_nodes"):
+        size = config.tree[name]
+        if size != "auto" and (not isinstance(size, int) or isinstance(size, bool)):
+            shown = "null" if size is None else size
+            raise UserError(f"tree.{name}={shown} is neither a whole number nor auto")
     if config.task != "report":  # which opens without torch
         drafter_kind(config)
 

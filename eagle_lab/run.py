@@ -50,6 +50,7 @@ def main() -> int:
     arguments = sorted(sys.argv[1:], key=_is_override)  # Hydra's parser wants its options first
     sys.argv[1:] = arguments
     failures.FAILED_JOBS.clear()
+    catalog.OWN_FOLDERS[:] = _own_folders(arguments)
     warnings.formatwarning = _format_warning
     shown = os.environ.get("HYDRA_FULL_ERROR", "0")
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then hands its errors to us instead of printing
@@ -57,7 +58,7 @@ def main() -> int:
         for flag in (word.partition("=")[0] for word in arguments if word.startswith("-")):
             choose(flag, get_args_parser()._option_string_actions, "option")
         if "--help" in arguments or "-h" in arguments:
-            print(catalog.help_text(_own_folders(arguments)))
+            print(catalog.help_text())
             return 0
         hydra.main(version_base="1.3", config_path=str(CONF_DIR), config_name="config")(_job)()
     except KeyboardInterrupt as interrupt:
@@ -73,6 +74,7 @@ def main() -> int:
         return 1
     finally:
         os.environ["HYDRA_FULL_ERROR"] = shown
+        catalog.OWN_FOLDERS.clear()
     return 1 if failures.FAILED_JOBS else 0
 
 

@@ -93,6 +93,19 @@ def test_its_keys_are_checked_like_the_packages_own(
         assert len(message.splitlines()) == 1
 
 
+def test_help_and_errors_know_its_methods(
+    main: Main, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main("--help") == 0
+    assert "repeat" in capsys.readouterr().out
+    asked = ("+experiment=bench", f"output_dir={tmp_path / 'run'}", "method.repeat.n=2")
+    assert main(*asked) == 1
+    assert "method.repeat" in (said := capsys.readouterr().err)
+    assert "method=[" in said
+    assert main(*asked[:2], "method=[repaet]") == 1
+    assert "repeat" in capsys.readouterr().err
+
+
 def test_a_folder_whose_kind_is_gone_is_named(main: Main, tmp_path: Path) -> None:
     target = load_target("tiny_random", device="cpu")
     folder = save_drafter(eagle1(target), tmp_path / "own", target=target, training_summary={})

@@ -59,7 +59,7 @@ def main(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, task: FakeTask) -> Mai
     )
     write(own / "experiment/misspelt.yaml", "# @package _global_\ntask: fake\ntree:\n  dpeth: 3\n")
     write(
-        own / "experiment/mistyped.yaml", "# @package _global_\ntask: fake\ntree:\n  depth: six\n"
+        own / "experiment/mistyped.yaml", "# @package _global_\ntask: fake\neval:\n  turns: six\n"
     )
     write(own / "experiment/broken.yaml", "# @package _global_\ntask: [fake\ntree: {\n")
     write(own / "experiment/unknown_task.yaml", "# @package _global_\ntask: fakke\n")
@@ -114,7 +114,7 @@ BAD_COMMANDS = {
     "+experiment=misspelt": ["experiment", "misspelt"],
     "+sweep=own_gird": ["own_gird", "'own_grid'"],
     "--multi-run": ["--multi-run", "'--multirun'"],
-    "-m output_dir=grid tree.depth=1,six": ["tree.depth=six"],
+    "-m output_dir=grid eval.turns=1,six": ["eval.turns=six"],
 }
 BAD_EXPERIMENTS = {
     "+experiment=ownn": ["ownn", "'own'"],
@@ -174,7 +174,7 @@ def test_a_job_can_compose_the_defaults_too(main: Main, task: FakeTask) -> None:
     composed: list[DictConfig] = []
     task.act = lambda config: composed.append(compose(["method=[suffix]"]))
     assert main("+experiment=own", "tree.depth=4") == 0
-    assert [config.tree.depth for config in (*task.configs, *composed)] == [4, 6]
+    assert [config.tree.depth for config in (*task.configs, *composed)] == [4, "auto"]
     assert list(composed[0].method) == ["suffix"]
 
 

@@ -54,7 +54,7 @@ def test_the_unpacked_wheel_finds_its_own_configuration(wheel: Path, tmp_path: P
     program = (
         "from eagle_lab.config import CONF_DIR, compose;"
         "from eagle_lab.drafters.folder import shipped_drafters;"
-        "print(CONF_DIR, compose().tree.depth, *shipped_drafters())"
+        "print(CONF_DIR, compose().eval.turns, *shipped_drafters())"
     )
     done = subprocess.run(
         [sys.executable, "-c", program],
@@ -64,7 +64,7 @@ def test_the_unpacked_wheel_finds_its_own_configuration(wheel: Path, tmp_path: P
         text=True,
         check=True,
     )
-    assert done.stdout.split() == [str(site / "eagle_lab/conf"), "6", *shipped_drafters()]
+    assert done.stdout.split() == [str(site / "eagle_lab/conf"), "2", *shipped_drafters()]
 
 
 def test_the_version_is_said_once_everywhere() -> None:

@@ -27,7 +27,7 @@ from eagle_lab.bench.statistics import (
     ratio_interval,
     relative_interval,
 )
-from eagle_lab.methods.build import VANILLA, key_of
+from eagle_lab.methods.build import VANILLA, Key, key_of
 
 
 def formula_rows(summary: Sequence[Row], rows: Sequence[Row], seed: int) -> list[Row]:
@@ -39,8 +39,8 @@ def formula_rows(summary: Sequence[Row], rows: Sequence[Row], seed: int) -> list
         seed: of the bootstrap.
 
     Returns:
-        method, depth, width, num_nodes; num_draft_tokens; acceptance (of this length), tau_micro
-        and decode_speedup, each with a 95 % interval; predicted_tau_micro and
+        method, depth, width, num_nodes, settings; num_draft_tokens; acceptance (of this length),
+        tau_micro and decode_speedup, each with a 95 % interval; predicted_tau_micro and
         predicted_decode_speedup. Speedups leave prefill out, as the formula does, and are None
         where nothing was timed.
     """
@@ -48,7 +48,7 @@ def formula_rows(summary: Sequence[Row], rows: Sequence[Row], seed: int) -> list
     weights = question_weights(len(question_ids), seed=seed) if question_ids else np.ones((1, 0))
     plain = next(line for line in summary if line["method"] == VANILLA)
     counts = {
-        key_of(line): _Counts.of([row for row in rows if key_of(row) == key_of(line)], question_ids)
+        _key(line): _Counts.of([row for row in rows if key_of(row) == _key(line)], question_ids)
         for line in summary
         if line["method"] == VANILLA or _is_fixed_chain(line)
     }
@@ -58,9 +58,14 @@ def formula_rows(summary: Sequence[Row], rows: Sequence[Row], seed: int) -> list
         judged = sum(count.judged.sum() for count in own)
         if judged:
             alpha = sum(count.accepted.sum() for count in own) / judged
-            measured = _measured(counts[key_of(line)], counts[key_of(plain)], weights)
+            measured = _measured(counts[_key(line)], counts[_key(plain)], weights)
             found.append(_identity(line) | measured | _predicted(alpha, line, plain))
     return found
+
+
+def _key(line: Row) -> Key:
+    """The key of a row of summary.csv."""
+    return line["method"], line["settings"]
 
 
 def _is_fixed_chain(line: Mapping[str, Any]) -> bool:
@@ -70,7 +75,7 @@ def _is_fixed_chain(line: Mapping[str, Any]) -> bool:
 
 
 def _identity(line: Mapping[str, Any]) -> Row:
-    names = ("method", "depth", "width", "num_nodes")
+    names = ("method", "depth", "width", "num_nodes", "settings")
     return {name: line[name] for name in names} | {"num_draft_tokens": line["depth"]}
 
 

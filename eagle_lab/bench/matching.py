@@ -24,6 +24,7 @@ from torch import Tensor
 from eagle_lab.bench.statistics import Row, turn_key
 from eagle_lab.columns import DIVERGENCES, csv_names
 from eagle_lab.engine.draft_tree import DraftTree
+from eagle_lab.methods.build import identity
 from eagle_lab.targets.target import Target
 
 TIE_GAP = 1e-3
@@ -58,14 +59,22 @@ class MatchReport:
     """Outcome for one method.
 
     Attributes:
-        rate: share of turns that equal vanilla's, ties counted as equal.
         num_turns: turns compared.
-        divergences: rows of divergences.csv.
+        divergences: rows of divergences.csv, one for each turn that is not vanilla's.
     """
 
-    rate: float
     num_turns: int
     divergences: list[dict[str, Any]] = field(default_factory=list)
+
+    def rates(self) -> dict[str, float]:
+        """Shares of turns: equal to vanilla's, different at a tie, and both together."""
+        num_ties = sum(found["verdict"] == "tie" for found in self.divergences)
+        num_equal = self.num_turns - len(self.divergences)
+        return {
+            "greedy_match_rate": (num_equal + num_ties) / self.num_turns,
+            "exact_rate": num_equal / self.num_turns,
+            "tie_rate": num_ties / self.num_turns,
+        }
 
 
 def match_rows(rows: Sequence[Row], vanilla: Sequence[Row], teacher: Teacher) -> MatchReport:
@@ -84,9 +93,9 @@ def match_rows(rows: Sequence[Row], vanilla: Sequence[Row], teacher: Teacher) ->
             raise ValueError(f"{row['method']} and vanilla had other prompts at {turn_key(row)}")
         found = judge(row["prompt_tokens"], base["tokens"], row["tokens"], teacher)
         if found is not None:
-            divergences.append({name: row[name] for name in DIVERGENCE_COLUMNS[:7]} | asdict(found))
-    mismatches = sum(found["verdict"] == "mismatch" for found in divergences)
-    return MatchReport(1 - mismatches / len(rows), len(rows), divergences)
+            place = {name: row[name] for name in DIVERGENCE_COLUMNS if name in row}
+            divergences.append(place | {"settings": identity(row["settings"])} | asdict(found))
+    return MatchReport(len(rows), divergences)
 
 
 def judge(

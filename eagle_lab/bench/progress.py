@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from types import TracebackType
 
 from rich.console import Console
 from rich.progress import (
@@ -18,19 +17,18 @@ from rich.progress import (
 )
 
 from eagle_lab.bench.statistics import Row
-from eagle_lab.methods.build import Method
 
 
-class BenchProgress:
+class BenchProgress(Progress):
     """A bar over the (batch, method) pairs of a bench; a context manager.
 
     Args:
-        total: pairs to come.
+        num_pairs: pairs to come.
         console: where to draw; None draws nothing.
     """
 
-    def __init__(self, total: int, console: Console | None = None):
-        self._bar = Progress(
+    def __init__(self, num_pairs: int, console: Console | None = None):
+        super().__init__(
             SpinnerColumn(),
             TextColumn("{task.description:<28}"),
             BarColumn(),
@@ -42,35 +40,19 @@ class BenchProgress:
             console=console,
             disable=console is None,
         )
-        self._task = self._bar.add_task("bench", total=total, tau="")
+        self._pairs = self.add_task("warm-up", total=num_pairs, tau="")
         self._emitted: Counter[str] = Counter()
         self._cycles: Counter[str] = Counter()
 
-    def __enter__(self) -> BenchProgress:
-        self._bar.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._bar.stop()
-
-    def announce(self, text: str) -> None:
-        """Say what is going on before the first pair, such as the warm-up."""
-        self._bar.update(self._task, description=text)
-
-    def begin(self, method: Method) -> None:
+    def begin(self, label: str) -> None:
         """Name the method about to be decoded."""
-        self._bar.update(self._task, description=method.label, tau=self._tau(method.label))
+        self.update(self._pairs, description=label, tau=self._tau(label))
 
-    def finish(self, method: Method, rows: Sequence[Row]) -> None:
+    def finish(self, label: str, rows: Sequence[Row]) -> None:
         """Count one (batch, method) pair as done."""
-        self._emitted[method.label] += sum(sum(row["emitted_lengths"]) for row in rows)
-        self._cycles[method.label] += sum(len(row["emitted_lengths"]) for row in rows)
-        self._bar.update(self._task, advance=1, tau=self._tau(method.label))
+        self._emitted[label] += sum(sum(row["emitted_lengths"]) for row in rows)
+        self._cycles[label] += sum(len(row["emitted_lengths"]) for row in rows)
+        self.update(self._pairs, advance=1, tau=self._tau(label))
 
     def _tau(self, label: str) -> str:
         cycles = self._cycles[label]

@@ -10,13 +10,10 @@ their parents are rejected. Children drawn at T > 0 would need the target's whol
 What stays is the drafter's own work, a tenth of the whole and less: sizes of a tree can be swept
 on whole question files. Accepted lengths are those of a real run up to ties of the arithmetic.
 
+`SharedPrefill` does the same for prompts, which all methods of a batch have in common: with short
+answers reading them is most of an untimed bench.
+
 Shapes: B rows, N columns, T tokens of the longest prompt and answer, F feature width.
-
-Prompts read once for all methods of a batch, where no time is measured.
-
-Methods answer the same prompts one after the other, and what the target says of a prompt is the
-same each time: its keys and values are kept and copied instead of computed anew. With short answers
-reading prompts is most of an untimed bench.
 """
 
 from __future__ import annotations

@@ -1,10 +1,6 @@
-"""What a bench found: its summary tables and the proof of equality, from its rows.
+"""What a bench found: rows of summary.csv and summary_by_category.csv, and the proof of equality.
 
-Knows no files; the tasks write what stands here.
-
-From rows of generations.jsonl to rows of summary.csv and summary_by_category.csv.
-
-Knows no model and writes no file. Cells that do not apply are None.
+Made from rows of generations.jsonl; writes no file. Cells that do not apply are None.
 """
 
 from __future__ import annotations
@@ -17,7 +13,7 @@ import numpy as np
 
 from eagle_lab.bench import statistics
 from eagle_lab.bench.formula import formula_rows
-from eagle_lab.bench.matching import TIE_GAP, match_rows, measure_noise, teacher_of
+from eagle_lab.bench.matching import TIE_GAP, MatchReport, match_rows, measure_noise, teacher_of
 from eagle_lab.bench.settings import BenchSettings
 from eagle_lab.bench.statistics import (
     FloatArray,
@@ -25,14 +21,16 @@ from eagle_lab.bench.statistics import (
     Row,
     cut_cycles,
     judged_lengths,
+    num_disturbed,
     question_weights,
     ratio_interval,
     relative_interval,
+    robust_seconds,
     timed_batches,
     turn_key,
 )
 from eagle_lab.columns import CATEGORIES, SUMMARY, csv_names
-from eagle_lab.methods.build import VANILLA, Method, key_of
+from eagle_lab.methods.build import VANILLA, Key, Method, identity, key_of
 from eagle_lab.targets.target import Target
 
 COLUMNS = csv_names(SUMMARY)
@@ -54,13 +52,14 @@ def summarize(
     vanilla: Sequence[Row],
     conditions: Conditions,
     *,
-    greedy_match_rate: float | None = None,
+    match: MatchReport | None = None,
 ) -> Row:
     """One row of summary.csv.
 
     Args:
         rows: the method's rows; unused if it is infeasible.
         vanilla: vanilla's rows on the same questions, turns and repeats.
+        match: how its greedy output compares with vanilla's, where that was asked.
 
     Raises:
         ValueError: if the two cover different turns, or a row's counts contradict each other.
@@ -72,10 +71,11 @@ def summarize(
         "drafter_matches_target": method.drafter_matches_target,
         "batch_size": conditions.batch_size,
         "temperature": conditions.temperature,
-        **method.settings,
+        **method.sizes,
+        "settings": identity(method.settings),
         "status": "infeasible" if method.infeasible else "ok",
         "reason": method.infeasible,
-        "lossless": not method.lossy,
+        "lossless": method.lossless,
     }
     if method.infeasible:
         return summary
@@ -91,7 +91,8 @@ def summarize(
             (row["peak_memory_mb"] for row in rows if row["peak_memory_mb"] is not None),
             default=None,
         ),
-        "greedy_match_rate": greedy_match_rate,
+        "speedup_robust": _robust_speedup(rows, vanilla),
+        **({} if match is None else match.rates()),
     }
 
 
@@ -106,7 +107,8 @@ def summarize_categories(
         | {
             "method": method.name,
             "category": category,
-            **method.settings,
+            **method.sizes,
+            "settings": identity(method.settings),
             **measures(
                 [row for row in rows if row["category"] == category],
                 [row for row in vanilla if row["category"] == category],
@@ -154,6 +156,13 @@ def _speedup(ours: QuestionSums, vanilla: QuestionSums, weights: FloatArray) -> 
     return {"speedup": baseline / per_token, "speedup_low": low, "speedup_high": high}
 
 
+def _robust_speedup(rows: Sequence[Row], vanilla: Sequence[Row]) -> float | None:
+    """The speedup with every prefill and cycle at its median: what single stalls cannot move."""
+    if not (timed_batches(rows) and timed_batches(vanilla)):
+        return None
+    return _ratio(robust_seconds(vanilla), robust_seconds(rows))
+
+
 def timing_columns(rows: Sequence[Row]) -> Row:
     """Rates, the split of a cycle, and latencies; empty if nothing was timed."""
     batches = timed_batches(rows)
@@ -170,6 +179,7 @@ def timing_columns(rows: Sequence[Row]) -> Row:
         "tokens_per_second": _ratio(num_tokens, total["wall_s"]),
         "decode_tokens_per_second": _ratio(num_tokens - len(rows), total["decode_s"]),
         **{name: _ratio(1e3 * seconds, total["num_cycles"]) for name, seconds in split.items()},
+        "num_disturbed": num_disturbed(rows),
         "ttft_ms": 1e3 * float(np.mean([row["prefill_s"] for row in rows])),
         **_latencies(rows),
     }
@@ -240,26 +250,19 @@ def evaluate(
         method.key: [row for row in rows if key_of(row) == method.key] for method in methods
     }
     vanilla = next(by_method[method.key] for method in methods if method.name == VANILLA)
-    rates: dict[tuple[object, ...], float] = {}
+    matches: dict[Key, MatchReport] = {}
     divergences: list[Row] = []
     noise = None
     if settings.sampling.greedy and not settings.replay:  # a replay is equal by construction
         noise = measure_noise(target, vanilla)
         teacher = teacher_of(target)
         for method in methods:
-            if method.infeasible is None and not method.lossy:
-                report = match_rows(by_method[method.key], vanilla, teacher)
-                rates[method.key] = report.rate
-                divergences += report.divergences
+            if method.infeasible is None and method.lossless:
+                matches[method.key] = match_rows(by_method[method.key], vanilla, teacher)
+                divergences += matches[method.key].divergences
     summary = [
-        summarize(
-            method,
-            by_method[method.key],
-            vanilla,
-            conditions,
-            greedy_match_rate=rates.get(method.key),
-        )
-        for method in methods
+        summarize(m, by_method[m.key], vanilla, conditions, match=matches.get(m.key))
+        for m in methods
     ]
     return BenchResults(
         summary=summary,
@@ -271,7 +274,7 @@ def evaluate(
         divergences=divergences,
         noise=noise,
         acceptance=[
-            {"method": method.name, **method.settings}
+            {"method": method.name, **method.sizes, "settings": identity(method.settings)}
             | acceptance(by_method[method.key], method.depth)
             for method in methods
             if method.infeasible is None
@@ -282,19 +285,14 @@ def evaluate(
 
 def acceptance(rows: Sequence[Row], depth: int | None) -> dict[str, Any]:
     """Acceptance by depth and the histogram of accepted lengths, for summary.json."""
-    accepted = [length for row in rows for length in row["accepted_lengths"]]
-    judged = [
-        length
-        for row in rows
-        for length in judged_lengths(
-            row.get("judged_lengths"), row["accepted_lengths"], row["emitted_lengths"]
-        )
-    ]
-    cut = [
-        ended
-        for row in rows
-        for ended in cut_cycles(row["accepted_lengths"], row["emitted_lengths"])
-    ]
+    accepted: list[int] = []
+    judged: list[int] = []
+    cut: list[bool] = []
+    for row in rows:
+        lengths = row["accepted_lengths"], row["emitted_lengths"]
+        accepted += lengths[0]
+        judged += judged_lengths(row.get("judged_lengths"), *lengths)
+        cut += cut_cycles(*lengths)
     if depth is not None:  # a hybrid's copies are longer than its tree is deep
         depth = max([depth, *accepted])
     conditional = statistics.conditional_from_lengths(accepted, judged, depth=depth)

@@ -8,7 +8,9 @@ no files.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from rich.console import Console
@@ -16,14 +18,21 @@ from rich.console import Console
 from eagle_lab.bench.memory import PeakMemory
 from eagle_lab.bench.progress import BenchProgress
 from eagle_lab.bench.replay import Replay, SharedPrefill
-from eagle_lab.bench.settings import Answers, Batch, BenchSettings, check_prompts, plan_batches
-from eagle_lab.bench.statistics import Row
+from eagle_lab.bench.settings import (
+    Answers,
+    Batch,
+    BenchSettings,
+    check_prompts,
+    plan_batches,
+    prompts_of,
+)
+from eagle_lab.bench.statistics import Row, disturbed, turn_key
 from eagle_lab.data.chat import ChatTemplate, check_fits
 from eagle_lab.data.prompts import Question
 from eagle_lab.engine.loop import Generation, Scorer, decode
 from eagle_lab.engine.sampling import row_key
 from eagle_lab.errors import UserError
-from eagle_lab.methods.build import VANILLA, Method, place_of
+from eagle_lab.methods.build import VANILLA, Key, Method, label_methods, place_of
 from eagle_lab.methods.vanilla import Vanilla
 from eagle_lab.targets.cuda.graphs import CacheGraphs
 from eagle_lab.targets.target import Target
@@ -59,11 +68,11 @@ class Bench:
     ):
         self.target, self.settings = target, settings
         at_size = [method.at_batch_size(settings.batch_size) for method in methods]
-        if len({method.key for method in methods}) < len(methods):
+        self.labels = label_methods(methods)
+        if len(self.labels) < len(methods):
             raise UserError(
-                "two methods of this bench have the same name, depth, width and number of nodes: "
-                f"{', '.join(method.label for method in methods)}; its tables could not tell them "
-                "apart"
+                "two methods of this bench have the same name and settings: "
+                f"{', '.join(method.name for method in methods)}"
             )
         self.template = ChatTemplate(target.tokenizer)
         self.batches = plan_batches(questions, settings)
@@ -85,6 +94,7 @@ class Bench:
         shares = target.device.type == "cpu" and not settings.timing
         self._scorer: Scorer = SharedPrefill(target) if shares else target
         self._recorded: tuple[Batch, Replay] | None = None
+        self._cycles: defaultdict[Key, list[float]] = defaultdict(list)  # seconds so far
 
     def run(
         self, done: Iterable[Row] = (), write: Callable[[Row], None] | None = None
@@ -95,22 +105,21 @@ class Bench:
         """
         self._write = write or (lambda row: None)
         known = {place_of(row): row for row in done}
-        answers, rows = Answers(), []
+        answers: Answers = {}
+        rows: list[Row] = []
         with BenchProgress(len(self.batches) * len(self.runnable), self._console) as progress:
             if self.settings.timing and len(known) < self._num_rows():
-                progress.announce("warm-up")
-                self._warm_up(answers)
+                self._warm_up()
             for number, batch in enumerate(self.batches):
-                prompts = answers.prompts(batch, self.template)
+                prompts = prompts_of(batch, answers, self.template)
                 self._check_fits(batch, prompts)
                 for method in _rotated(self.runnable, number):
-                    progress.begin(method)
+                    progress.begin(self.labels[method.key])
                     new = self._rows_of(method, batch, prompts, known)
                     if method.name == VANILLA:
-                        for row in new:
-                            answers.add(row["question_id"], row["turn"], row["repeat"], row["text"])
+                        answers |= {turn_key(row): row["text"] for row in new}
                     rows += new
-                    progress.finish(method, new)
+                    progress.finish(self.labels[method.key], new)
         return rows
 
     def _rows_of(
@@ -118,7 +127,7 @@ class Bench:
         method: Method,
         batch: Batch,
         prompts: list[list[int]],
-        known: dict[tuple[object, ...], Row],
+        known: dict[tuple[Any, ...], Row],
     ) -> list[Row]:
         """The batch's rows of one method: known ones as they are, others decoded and written."""
         places = [
@@ -135,8 +144,8 @@ class Bench:
         for row, prompt in zip(rows, prompts, strict=True):
             if row["prompt_tokens"] != prompt:
                 raise RuntimeError(
-                    f"{method.label} answered another prompt than the others at question "
-                    f"{row['question_id']}, turn {batch.turn}"
+                    f"{self.labels[method.key]} answered another prompt than the others at "
+                    f"question {row['question_id']}, turn {batch.turn}"
                 )
         return rows
 
@@ -145,21 +154,43 @@ class Bench:
             row_key(self.settings.seed, question.question_id, batch.turn, batch.repeat)
             for question in batch.questions
         ]
-        asked = (method, prompts, keys, self.settings.max_new_tokens)
         target = self._scorer_of(method, batch, prompts, keys)
+        generate = partial(
+            self._generate, target, method, prompts, keys, self.settings.max_new_tokens
+        )
         num_captures = CacheGraphs.num_captures
         self._memory.start()
-        generations = self._generate(target, *asked)
-        captured = CacheGraphs.num_captures > num_captures
-        if captured and self.settings.timing and method.repeatable:
-            # The same texts, without the time of capturing
-            generations = self._generate(target, *asked)
+        generations, num_replaced = generate(), 0
+        if self.settings.timing:
+            if CacheGraphs.num_captures > num_captures:
+                generations = generate()  # the same texts, without the time of capturing
+            generations, num_replaced = self._without_stalls(method, generations, generate)
         # Graphs of the methods before keep memory that would count as this one's
         peak = self._memory.megabytes() if self.target.graphs is None else None
         return [
-            self._row(method, batch, question, generation) | {"peak_memory_mb": peak}
+            self._row(method, batch, question, generation)
+            | {"num_replaced": num_replaced, "peak_memory_mb": peak}
             for question, generation in zip(batch.questions, generations, strict=True)
         ]
+
+    def _without_stalls(
+        self,
+        method: Method,
+        generations: list[Generation],
+        generate: Callable[[], list[Generation]],
+    ) -> tuple[list[Generation], int]:
+        """`generations`, measured once more if cycles were disturbed, and how many those were.
+
+        A second measurement counts only if it has the same texts.
+        """
+        others, num_replaced = self._cycles[method.key], 0
+        found = disturbed(_longest(generations), others)
+        if found:
+            again = generate()
+            if [one.tokens for one in again] == [one.tokens for one in generations]:
+                generations, num_replaced = again, found
+        others += _longest(generations)
+        return generations, num_replaced
 
     def _scorer_of(
         self, method: Method, batch: Batch, prompts: list[list[int]], keys: list[int]
@@ -210,7 +241,8 @@ class Bench:
         asked = ("draft_confidences", "draft_accepted") if self.settings.record_confidence else ()
         return {
             "method": method.name,
-            **method.settings,
+            **method.sizes,
+            "settings": dict(method.settings),
             "question_id": question.question_id,
             "category": question.category,
             "turn": batch.turn,
@@ -228,10 +260,10 @@ class Bench:
             **{name: getattr(generation, name) for name in asked},
         }
 
-    def _warm_up(self, answers: Answers) -> None:
+    def _warm_up(self) -> None:
         """Run every method on short, middling and long prompts; nothing of it is kept."""
         first = [batch for batch in self.batches if batch.turn == 1]
-        asked = [prompt for batch in first for prompt in answers.prompts(batch, self.template)]
+        asked = [prompt for batch in first for prompt in prompts_of(batch, {}, self.template)]
         prompts = sorted(asked, key=len)
         num_tokens = min(WARMUP_TOKENS, self.settings.max_new_tokens)
         size = len(first[0].questions)
@@ -240,7 +272,6 @@ class Bench:
             for method in self.runnable:
                 batch = [prompts[place]] * size
                 self._generate(self.target, method, batch, list(range(size)), num_tokens)
-                method.forget()
 
     def _check_fits(self, batch: Batch, prompts: list[list[int]]) -> None:
         reserve = self.settings.max_new_tokens + self.num_columns
@@ -249,6 +280,11 @@ class Bench:
 
     def _num_rows(self) -> int:
         return len(self.runnable) * sum(len(batch.questions) for batch in self.batches)
+
+
+def _longest(generations: Sequence[Generation]) -> list[float]:
+    """Seconds of a batch's cycles: those of the row that had most."""
+    return max((generation.cycle_s for generation in generations), key=len)
 
 
 def _rotated(methods: Sequence[Method], number: int) -> list[Method]:

@@ -95,29 +95,21 @@ def plan_batches(questions: Sequence[Question], settings: BenchSettings) -> list
     return batches
 
 
-class Answers:
-    """Vanilla's answers so far, from which the next turn's prompts are made."""
+Answers = dict[tuple[str | int, int, int], str]
+"""Vanilla's answers so far by question, turn and repeat."""
 
-    def __init__(self) -> None:
-        self._texts: dict[tuple[str | int, int, int], str] = {}
 
-    def add(self, question_id: str | int, turn: int, repeat: int, text: str) -> None:
-        """Note vanilla's answer to one turn."""
-        self._texts[question_id, turn, repeat] = text
-
-    def prompts(self, batch: Batch, template: ChatTemplate) -> list[list[int]]:
-        """Token ids of the batch's prompts; vanilla must have answered the turns before."""
-        return [
-            template.encode(
-                question.conversation(
-                    [
-                        self._texts[question.question_id, turn, batch.repeat]
-                        for turn in range(1, batch.turn)
-                    ]
-                )
+def prompts_of(batch: Batch, answers: Answers, template: ChatTemplate) -> list[list[int]]:
+    """Token ids of the batch's prompts; `answers` must hold those to the turns before."""
+    earlier = range(1, batch.turn)
+    return [
+        template.encode(
+            question.conversation(
+                [answers[question.question_id, turn, batch.repeat] for turn in earlier]
             )
-            for question in batch.questions
-        ]
+        )
+        for question in batch.questions
+    ]
 
 
 def check_prompts(

@@ -1,36 +1,22 @@
-"""Counting rows of generations.jsonl: tokens, cycles, tau and time, added up by question.
+"""Numbers from rows of generations.jsonl, and the arithmetic of speculative decoding (float64).
 
-Knows the keys of the rows, not where they come from. What is counted:
+Knows the keys of the rows; no model, no file and no configuration.
 
-    tokens     what was emitted: the prefill's first token and EOS included, nothing behind EOS
-               or the length limit
-    cycles     draft-and-verify passes; the last one counts, with the tokens it really emitted
+    cycle      one draft and one target pass; the last one counts, with the tokens it really emitted
+    tokens     what was emitted: the prefill's first token and EOS included, nothing after EOS
     tau        tokens after the first one / cycles (vanilla is exactly 1)
-    seconds    a row's share of its batch's time, by the tokens it emitted
-
-At batch size 1 a row's time is its own. The rows of a larger batch share one clock; intervals
-that draw questions then take them for separate measurements, so intervals of speed come out on
-the narrow side.
-
-The arithmetic of speculative decoding as plain functions of numbers.
-
-Knows no model, no file and no configuration: numbers in, numbers out (float64). "Leviathan"
-stands for Leviathan et al., "Fast Inference from Transformers via Speculative Decoding"
-(2211.17192); "EAGLE" for Li et al. (2401.15077).
-
-Words: a *cycle* is one draft and one target pass. `acceptance_rate` (alpha) is the chance that
-one drafted token is accepted. Costs are in units of one plain decoding step of the target.
-
-Paired bootstrap over questions: 95 % intervals for ratios of sums.
-
-Knows nothing of methods or models. All statistics of a run use the same resamples
-(`question_weights`), so that methods are compared on equal questions. What is resampled is
-the question with everything that was measured on it (turns, repeats), never a single turn:
-the turns of one question are not independent.
+    seconds    a row's share of its batch's time, by the tokens it emitted: rows of one batch share
+               a clock, so intervals of speed are on the narrow side at batch sizes above 1
+    intervals  95 %, paired bootstrap over questions, with everything that was measured on each:
+               the turns of one question are not independent. All statistics of a run use the same
+               resamples
 
 Percentile intervals of few questions are too narrow: of a mean of normal values they hold the
 truth in 50 % of cases with 2 questions, 74 % with 3, 83 % with 5, 92 % with 16, 95 % with 80. What
 rests on fewer than `MIN_QUESTIONS` questions gets none.
+
+"Leviathan" is "Fast Inference from Transformers via Speculative Decoding" (2211.17192), "EAGLE"
+2401.15077. Costs are in units of one plain decoding step of the target.
 """
 
 from __future__ import annotations
@@ -54,7 +40,8 @@ def expected_tokens_per_cycle(acceptance_rate: float, num_draft_tokens: int) -> 
     (1 - alpha^(gamma + 1)) / (1 - alpha) for a chain of gamma tokens whose acceptances are
     independent and equally likely. alpha 0.7, gamma 4 gives 2.7731.
     """
-    _check_chain(acceptance_rate, num_draft_tokens)
+    if not 0.0 <= acceptance_rate <= 1.0 or num_draft_tokens < 0:
+        raise ValueError(f"impossible: {acceptance_rate=}, {num_draft_tokens=}")
     if acceptance_rate == 1.0:
         return float(num_draft_tokens + 1)
     return float((1 - acceptance_rate ** (num_draft_tokens + 1)) / (1 - acceptance_rate))
@@ -155,13 +142,6 @@ def running_product(rates: ArrayLike) -> FloatArray:
     values = np.asarray(rates, dtype=np.float64)
     ended = np.logical_or.accumulate(values == 0, axis=-1)
     return np.where(ended, 0.0, np.cumprod(values, axis=-1))
-
-
-def _check_chain(acceptance_rate: float, num_draft_tokens: int) -> None:
-    if not 0.0 <= acceptance_rate <= 1.0:
-        raise ValueError(f"acceptance_rate must lie in [0, 1], got {acceptance_rate}")
-    if num_draft_tokens < 0:
-        raise ValueError(f"num_draft_tokens must not be negative, got {num_draft_tokens}")
 
 
 class Interval(NamedTuple):
@@ -363,6 +343,41 @@ def timed_batches(rows: Sequence[Row]) -> list[dict[str, float]]:
         for members in _batches(rows)
         if rows[members[0]]["decode_s"] is not None
     ]
+
+
+DISTURBED = 10.0
+"""A cycle that takes longer than this many times the median was held up by something else."""
+
+
+def disturbed(cycles: ArrayLike, others: ArrayLike = ()) -> int:
+    """How many of `cycles`, in seconds, are disturbed; the median is theirs and the `others`'."""
+    seconds = np.asarray(cycles, dtype=np.float64)
+    everything = np.concatenate([seconds, np.asarray(others, dtype=np.float64)])
+    return int((seconds > DISTURBED * np.median(everything)).sum()) if len(seconds) else 0
+
+
+def cycle_seconds(rows: Sequence[Row]) -> FloatArray:
+    """Seconds of all cycles of a method's timed batches, each batch's from its longest row."""
+    longest = [
+        max((rows[index]["cycle_s"] for index in members), key=len)
+        for members in _batches(rows)
+        if rows[members[0]]["decode_s"] is not None
+    ]
+    return np.concatenate([np.zeros(0), *longest])
+
+
+def robust_seconds(rows: Sequence[Row]) -> float:
+    """Wall seconds per token of a method, every prefill and cycle taken at its median."""
+    batches, cycles = timed_batches(rows), cycle_seconds(rows)
+    seconds = len(batches) * np.median([batch["prefill_s"] for batch in batches])
+    seconds += len(cycles) * np.median(cycles) if len(cycles) else 0.0
+    return float(seconds / sum(len(row["tokens"]) for row in rows))
+
+
+def num_disturbed(rows: Sequence[Row]) -> int:
+    """Disturbed cycles of a method, those included that a second measurement replaced."""
+    replaced = (max(rows[i].get("num_replaced") or 0 for i in batch) for batch in _batches(rows))
+    return disturbed(cycle_seconds(rows)) + sum(replaced)
 
 
 def _batches(rows: Sequence[Row]) -> list[list[int]]:

@@ -95,20 +95,20 @@ class Proposer(ABC):
             its settings of the same names.
         context_length: most tokens of a text that the drafting model reads, a draft included; None
             where only the target's context counts.
+        lossless: whether the text must follow the target's distribution, at temperature 0 equal
+            vanilla's token for token; a bench then demands it.
         draws_children: whether children are drawn at T > 0, so that judging them needs the
             target's whole distribution; a replay of answers has none.
         reads_all_scores: whether `observe` reads scores of nodes that were not accepted; a replay
             has none.
-        remembers_answers: whether drafts depend on earlier batches, so that no decoding can be
-            repeated; `forget` ends it.
     """
 
     max_nodes: int
     sizes: Mapping[str, int | None] | None = None
     context_length: int | None = None
+    lossless: bool = True
     draws_children: bool = False
     reads_all_scores: bool = False
-    remembers_answers: bool = False
 
     def begin(self, context: Context, features: dict[str, Tensor]) -> None:
         """Take the prompts: `features` [B, T, F], row b holding its prompt's positions first."""
@@ -122,9 +122,6 @@ class Proposer(ABC):
 
     def select(self, rows: Sequence[int]) -> None:
         """Keep only the state of the chosen rows."""
-
-    def forget(self) -> None:
-        """Forget earlier batches."""
 
     def model_calls(self) -> Sequence[tuple[object, str]]:
         """Objects and the names of their methods in which a model drafts; a profile times them."""

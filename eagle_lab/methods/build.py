@@ -13,10 +13,13 @@ from __future__ import annotations
 import importlib
 import inspect
 import itertools
+import json
+from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from eagle_lab.catalog import method_not_chosen, options
 from eagle_lab.drafters.checkpoint import load_drafter
@@ -31,20 +34,22 @@ from eagle_lab.targets.target import Target
 VANILLA = "vanilla"
 
 
-@runtime_checkable
-class Decoder(Protocol):
+class Decoder(ABC):
     """Another engine's loop, from prompts to generations counted as our own are.
 
     Attributes:
         max_batch_size: most prompts it decodes side by side; None for any number.
         max_nodes: most tokens drafted per pass.
         context_length: most tokens of a prompt, its answer and a draft.
+        lossless: see `Proposer.lossless`.
     """
 
-    max_batch_size: int | None
-    max_nodes: int
+    max_batch_size: int | None = None
+    max_nodes: int = 0
     context_length: int
+    lossless: bool = True
 
+    @abstractmethod
     def generate(
         self,
         prompts: Sequence[Sequence[int]],
@@ -53,8 +58,7 @@ class Decoder(Protocol):
         max_new_tokens: int = 128,
         row_keys: Sequence[int] | None = None,
     ) -> list[Generation]:
-        """Decode a batch; arguments and result are those of `decoding.loop.decode`."""
-        ...
+        """Decode a batch; arguments and result are those of `engine.loop.decode`."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,7 @@ class Method:
 
     Attributes:
         name: its name in conf/method/; several settings of one method share it.
+        settings: every argument of its class, defaults included; with the name its identity.
         proposer: what drafts; None for a peer, or if the setting is infeasible.
         decoder: what decodes in its own way: a peer; None for the methods of our loop.
         drafter: name of the drafter's folder, if there is one.
@@ -84,6 +89,7 @@ class Method:
     num_nodes: int | None = None
     context_length: int | None = None
     infeasible: str | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
     def at_batch_size(self, batch_size: int) -> Method:
         """This method, infeasible if its decoder takes fewer prompts at a time."""
@@ -110,26 +116,15 @@ class Method:
         built = self.proposer or self.decoder
         return 0 if built is None else built.max_nodes
 
-    def forget(self) -> None:
-        """Make the proposer forget earlier batches, if it remembers any."""
-        if self.proposer is not None:
-            self.proposer.forget()
-
     @property
-    def settings(self) -> dict[str, int | None]:
-        """What tells two rows of one method apart, as the columns of every result file."""
+    def sizes(self) -> dict[str, int | None]:
+        """Size of the draft as the columns of every result file."""
         return {"depth": self.depth, "width": self.width, "num_nodes": self.num_nodes}
 
     @property
-    def key(self) -> tuple[str, int | None, int | None, int | None]:
+    def key(self) -> Key:
         """Identity within a bench; see `key_of`."""
-        return (self.name, self.depth, self.width, self.num_nodes)
-
-    @property
-    def label(self) -> str:
-        """Name and settings for a line of progress, such as `eagle_dynamic 6/10/59`."""
-        sizes = [str(size) for size in self.key[1:] if size is not None]
-        return f"{self.name} {'/'.join(sizes)}".strip()
+        return self.name, identity(self.settings)
 
     def replayable(self, sampling: Sampling) -> bool:
         """Whether all it asks of the target lies along the text that plain decoding emits."""
@@ -139,24 +134,58 @@ class Method:
         return not draws and not self.proposer.reads_all_scores
 
     @property
-    def repeatable(self) -> bool:
-        """Whether decoding a batch once more gives the same cycles."""
-        return self.proposer is None or not self.proposer.remembers_answers
-
-    @property
-    def lossy(self) -> bool:
-        """Whether its output may differ from vanilla's by design."""
-        return "lossy" in self.name
+    def lossless(self) -> bool:
+        """Whether its output must follow the target's distribution; see `Proposer.lossless`."""
+        built = self.proposer or self.decoder
+        return built is None or built.lossless
 
 
-def key_of(row: dict[str, Any]) -> tuple[str, int | None, int | None, int | None]:
-    """The `Method.key` that a row of generations.jsonl belongs to."""
-    return (row["method"], row["depth"], row["width"], row["num_nodes"])
+Key = tuple[str, str]
+"""A method's name and its `identity`."""
 
 
-def place_of(row: dict[str, Any]) -> tuple[Any, ...]:
+def identity(settings: Mapping[str, Any]) -> str:
+    """All settings of a method as JSON, the column `settings` of summary.csv."""
+    return json.dumps(settings, sort_keys=True, ensure_ascii=False)
+
+
+def key_of(row: Mapping[str, Any]) -> Key:
+    """The `Method.key` that a row of generations.jsonl belongs to.
+
+    Raises:
+        UserError: a row of an earlier version, which has no settings.
+    """
+    if "settings" not in row:
+        raise UserError("rows without settings cannot be gone on from; overwrite=true begins anew")
+    return row["method"], identity(row["settings"])
+
+
+def place_of(row: Mapping[str, Any]) -> tuple[Any, ...]:
     """What no two rows of a bench share: method, settings, question, turn and repeat."""
     return (*key_of(row), row["question_id"], row["turn"], row["repeat"])
+
+
+def label_methods(methods: Iterable[Method]) -> dict[Key, str]:
+    """A label for each method: its name, and the settings in which it differs from its namesakes.
+
+    Two of eagle_dynamic become `eagle_dynamic num_nodes=8` and `eagle_dynamic num_nodes=59`.
+    """
+    by_name: defaultdict[str, list[Method]] = defaultdict(list)
+    for method in methods:
+        by_name[method.name].append(method)
+    labels = {}
+    for name, namesakes in by_name.items():
+        first = namesakes[0].settings
+        differing = [
+            key
+            for key in first
+            if any(other.settings.get(key) != first[key] for other in namesakes)
+        ]
+        for method in namesakes:
+            labels[method.key] = " ".join(
+                [name, *(f"{key}={method.settings[key]}" for key in differing)]
+            )
+    return labels
 
 
 _VANILLA_SETTINGS = {"_target_": "eagle_lab.methods.vanilla.Vanilla"}
@@ -230,9 +259,9 @@ class MethodBuilder:
             if not key.startswith("_") and key != "drafter"
         }
         parameters = inspect.signature(method_class, eval_str=True).parameters
-        allowed = set(parameters) - {"target", "drafter"}
+        own = [key for key in parameters if key not in ("target", "drafter")]
         for key, value in arguments.items():
-            choose(key, allowed, f"setting of method.{name}")
+            choose(key, own, f"setting of method.{name}")
             _check_type(f"method.{name}.{key}", value, parameters[key].annotation)
         if "target" in parameters:
             arguments["target"] = self.target
@@ -244,6 +273,7 @@ class MethodBuilder:
             arguments["draft_model"] = self.draft_model(arguments["draft_model"])
         facts: dict[str, Any] = {
             "name": name,
+            "settings": {key: settings.get(key, parameters[key].default) for key in own},
             "drafter": settings.get("draft_model") if path is None else shown_name(path),
             "drafter_matches_target": matches,
         }
@@ -251,9 +281,13 @@ class MethodBuilder:
             built = method_class(**arguments)
         except Infeasible as reason:
             return Method(**facts, **_asked(settings), infeasible=str(reason))
-        role = "decoder" if isinstance(built, Decoder) else "proposer"
-        facts["context_length"] = built.context_length
-        return Method(**facts, **_sizes(built, settings), **{role: built})
+        if not isinstance(built, Proposer | Decoder):
+            target = settings["_target_"]
+            raise UserError(f"method.{name}._target_={target} is neither a Proposer nor a Decoder")
+        facts |= {"context_length": built.context_length, **_sizes(built, settings)}
+        if isinstance(built, Decoder):
+            return Method(**facts, decoder=built)
+        return Method(**facts, proposer=built)
 
     def _drafter_folder(self, name: str, own: str | None) -> Path:
         try:

@@ -35,11 +35,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eagle_lab.engine.draft_tree import DraftTree, Scores
+from eagle_lab.engine.draft_tree import DraftTree
 from eagle_lab.engine.proposer import Context, Proposer
-from eagle_lab.engine.verify import Acceptance
 from eagle_lab.errors import Missing, UserError
-from eagle_lab.methods.chain import Chain, DraftLength, Draws, check_stop_confidence, draft_chain
+from eagle_lab.methods.chain import Chain, Draws, check_length, check_stop_confidence, draft_chain
 from eagle_lab.targets.cuda.graphs import VerifyGraphs, no_graphs_reason
 from eagle_lab.targets.load import DTYPES, load_target
 from eagle_lab.targets.target import Target
@@ -125,7 +124,7 @@ def load_draft_model(method: str, asked: str | Path | Target | None, target: Tar
         return asked
     if asked is None:
         raise Missing(
-            f"method.{method}.draft_model is not set: give the hub id or folder of a causal "
+            f"method {method} needs draft_model.path=PATH, the hub id or folder of a causal "
             f"language model smaller than '{target.name}'; +experiment=train_draft makes one"
         )
     return open_draft_model(asked, target)
@@ -231,15 +230,13 @@ class DraftModelProposer(Proposer):
         model: what drafts.
         shared: which of its tokens are which of the target's.
         num_draft_tokens: length of the chain, at least 1.
-        adaptive: let each row's length follow what was accepted, see `DraftLength`.
         stop_confidence: where a row's chain ends, see `draft_chain`.
-        sample: at T > 0 draw from the draft model's distribution, cut to the shared tokens; else
-        take its
-            best token there, too.
 
     Raises:
         UserError: a value outside its range.
     """
+
+    draws_children = True
 
     def __init__(
         self,
@@ -249,24 +246,19 @@ class DraftModelProposer(Proposer):
         shared: SharedVocabulary,
         *,
         num_draft_tokens: int,
-        adaptive: bool = False,
         stop_confidence: float = 0.0,
-        sample: bool = True,
     ):
         self.target = target
         self.model = DraftModel(model, num_draft_tokens)
         self.shared = shared
-        self.max_nodes = num_draft_tokens
+        self.max_nodes = check_length(method, num_draft_tokens)
         self.context_length = model.context_length
-        self.draws_children = sample
         self.stop_confidence = check_stop_confidence(method, stop_confidence)
-        self.length = DraftLength(method, num_draft_tokens, adaptive=adaptive)
 
     def begin(self, context: Context, features: dict[str, Tensor]) -> None:
         """Read the prompts."""
         self.model.begin(len(context.tokens))
         self.model.read(self.rows(context))
-        self.length.begin(len(context.tokens))
 
     def rows(self, context: Context) -> list[list[int]]:
         """The rows so far as tokens of the draft model."""
@@ -275,7 +267,6 @@ class DraftModelProposer(Proposer):
     def propose(self, context: Context) -> DraftTree:
         """A chain of shared tokens."""
         chain = self.draft(context, self.rows(context), self.shared.draft_ids)
-        self.length.drafted(chain.counts)
         distribution = (
             None
             if chain.distributions is None
@@ -283,10 +274,6 @@ class DraftModelProposer(Proposer):
         )
         tokens = self.shared.target_ids[chain.tokens]
         return DraftTree.chain(context.roots, tokens, chain.counts, distribution)
-
-    def draws(self, context: Context) -> Draws | None:
-        """How tokens are drawn; None where the best ones are taken."""
-        return Draws.of(context, self.max_nodes) if self.draws_children else None
 
     def draft(self, context: Context, rows: list[list[int]], draft_ids: Tensor) -> Chain:
         """Draft after `rows`, among the draft model's tokens `draft_ids` [D]."""
@@ -297,20 +284,16 @@ class DraftModelProposer(Proposer):
 
         return draft_chain(
             next_logits,
-            self.length.wanted,
+            len(rows),
+            self.max_nodes,
             device=context.roots.device,
-            draws=self.draws(context),
+            draws=Draws.of(context, self.max_nodes),
             stop_confidence=self.stop_confidence,
         )
-
-    def observe(self, context: Context, acceptance: Acceptance, scores: Scores) -> None:
-        """Learn how much was accepted; the cache follows with the next draft."""
-        self.length.observe(acceptance.num_accepted)
 
     def select(self, rows: Sequence[int]) -> None:
         """Keep only the chosen rows."""
         self.model.select(rows)
-        self.length.select(rows)
 
     def model_calls(self) -> list[tuple[object, str]]:
         """The draft model's."""
@@ -332,9 +315,7 @@ class Speculative(DraftModelProposer):
         *,
         draft_model: str | Path | Target | None = None,
         num_draft_tokens: int = 5,
-        adaptive: bool = False,
         stop_confidence: float = 0.0,
-        sample: bool = True,
     ):
         """Load the draft model: a hub id, a folder, or one that is loaded; see the base class.
 
@@ -349,22 +330,19 @@ class Speculative(DraftModelProposer):
             model,
             SharedVocabulary.by_id(target, model),
             num_draft_tokens=num_draft_tokens,
-            adaptive=adaptive,
             stop_confidence=stop_confidence,
-            sample=sample,
         )
 
 
 class SelfSpeculation(DraftModelProposer):
     """Drafts a chain with the target itself, on a cache of its own."""
 
-    def __init__(self, target: Target, *, num_draft_tokens: int = 4, adaptive: bool = False):
-        """Raises `UserError` if `num_draft_tokens` < 1; for `adaptive` see `DraftLength`."""
+    def __init__(self, target: Target, *, num_draft_tokens: int = 4):
+        """Raises `UserError` if `num_draft_tokens` < 1."""
         super().__init__(
             "self_speculation",
             target,
             target,
             SharedVocabulary.by_id(target, target),
             num_draft_tokens=num_draft_tokens,
-            adaptive=adaptive,
         )

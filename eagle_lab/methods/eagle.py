@@ -35,7 +35,7 @@ from eagle_lab.engine.draft_tree import DraftTree, Scores
 from eagle_lab.engine.proposer import Context, Proposer
 from eagle_lab.engine.verify import Acceptance
 from eagle_lab.errors import Infeasible
-from eagle_lab.methods.chain import DraftLength, Draws, check_stop_confidence, draft_chain
+from eagle_lab.methods.chain import Draws, check_length, check_stop_confidence, draft_chain
 from eagle_lab.targets.cache import TreeCache
 from eagle_lab.targets.cuda.graphs import CacheGraphs, GraphCapture, Tensors
 from eagle_lab.targets.target import Target
@@ -211,7 +211,6 @@ class EagleChain(EagleProposer):
         drafter: Drafter,
         *,
         num_draft_tokens: int = 5,
-        adaptive: bool = False,
         stop_confidence: float = 0.0,
     ):
         """Set up the chain.
@@ -220,7 +219,6 @@ class EagleChain(EagleProposer):
             target: the model.
             drafter: its drafter.
             num_draft_tokens: length of the chain, at least 1.
-            adaptive: let each row's length follow what was accepted, see `DraftLength`.
             stop_confidence: a row's draft ends where the drafter gives its best next path less
                 probability than this; 0 never stops.
 
@@ -228,14 +226,8 @@ class EagleChain(EagleProposer):
             UserError: a value outside its range.
         """
         super().__init__(target, drafter)
-        self._length = DraftLength("eagle_chain", num_draft_tokens, adaptive=adaptive)
-        self.max_nodes = num_draft_tokens
+        self.max_nodes = check_length("eagle_chain", num_draft_tokens)
         self.stop_confidence = check_stop_confidence("eagle_chain", stop_confidence)
-
-    def begin(self, context: Context, features: dict[str, Tensor]) -> None:
-        """Read all pairs of the prompts."""
-        super().begin(context, features)
-        self._length.begin(len(context.tokens))
 
     @torch.no_grad()
     def propose(self, context: Context) -> DraftTree:
@@ -253,12 +245,12 @@ class EagleChain(EagleProposer):
 
         chain = draft_chain(
             next_logits,
-            self._length.wanted,
+            len(context.tokens),
+            self.max_nodes,
             device=context.roots.device,
             draws=Draws.of(context, self.max_nodes),
             stop_confidence=self.stop_confidence,
         )
-        self._length.drafted(chain.counts)
         distributions = (
             None
             if chain.distributions is None
@@ -267,13 +259,3 @@ class EagleChain(EagleProposer):
         return DraftTree.chain(
             context.roots, self.drafter.target_ids(chain.tokens), chain.counts, distributions
         )
-
-    def observe(self, context: Context, acceptance: Acceptance, scores: Scores) -> None:
-        """Replace guessed pairs by true ones, and learn how much was accepted."""
-        super().observe(context, acceptance, scores)
-        self._length.observe(acceptance.num_accepted)
-
-    def select(self, rows: Sequence[int]) -> None:
-        """Keep only the chosen rows."""
-        super().select(rows)
-        self._length.select(rows)

@@ -42,26 +42,20 @@ class Hybrid(Proposer):
         num_nodes: int,
         n_min: int = 2,
         num_draft_tokens: int = 16,
-        tokens_per_match: float = 2.0,
         alone_from: int = 5,
-        earlier_answers: bool = False,
     ):
         """Raises what `EagleDynamic` and `SuffixCopier` do; `UserError` if alone_from < n_min."""
         if alone_from < n_min:
             raise UserError(f"alone_from={alone_from} must be at least n_min={n_min}")
-        self.copier = SuffixCopier(n_min, num_draft_tokens, tokens_per_match, earlier_answers)
+        self.copier = SuffixCopier(n_min, num_draft_tokens)
         self.eagle = EagleDynamic(target, drafter, depth=depth, width=width, num_nodes=num_nodes)
-        self.alone_from, self.remembers_answers = alone_from, earlier_answers
+        self.alone_from = alone_from
         self.max_nodes = num_nodes + num_draft_tokens
 
     def begin(self, context: Context, features: dict[str, Tensor]) -> None:
         """Read the prompts."""
         self.copier.begin(context)
         self.eagle.begin(context, features)
-
-    def forget(self) -> None:
-        """Forget the answers of earlier batches."""
-        self.copier.forget()
 
     def propose(self, context: Context) -> DraftTree:
         """One tree tensor for all rows, whichever kind of draft each of them has."""

@@ -73,10 +73,8 @@ class Lookahead(Proposer):
         window_size: int = 7,
         ngram_size: int = 5,
         num_guesses: int = 7,
-        prompt_ngrams: bool = False,
     ):
-        """`window_size` is W, `ngram_size` N, `num_guesses` G; `prompt_ngrams` puts the prompt's
-        n-grams into the pool before the first cycle.
+        """`window_size` is W, `ngram_size` N, `num_guesses` G.
 
         Raises `UserError` unless W >= 1, N >= 2 and G >= 1.
         """
@@ -86,7 +84,7 @@ class Lookahead(Proposer):
                 f"{num_guesses}; needed: window_size >= 1, ngram_size >= 2, num_guesses >= 1"
             )
         self.window_size, self.ngram_size = window_size, ngram_size
-        self.num_guesses, self.prompt_ngrams = num_guesses, prompt_ngrams
+        self.num_guesses = num_guesses
         num_levels = ngram_size - 1
         self.num_window = num_levels * window_size  # columns, the root among them
         num_candidates = num_guesses * num_levels
@@ -103,10 +101,6 @@ class Lookahead(Proposer):
         rows = [torch.tensor(tokens)[places % len(tokens)] for tokens in context.tokens]
         self.window = torch.stack(rows).to(context.roots.device)  # [B, N - 1, W]
         self.window[:, 0, 0] = context.roots
-        if self.prompt_ngrams:
-            for pool, tokens in zip(self.pools, context.tokens, strict=True):
-                for start in range(len(tokens) - self.ngram_size + 1):
-                    pool.add(tokens[start : start + self.ngram_size])
 
     def propose(self, context: Context) -> DraftTree:
         """The window in the first columns, the pool's guesses for the root after it."""

@@ -7,16 +7,12 @@ hence lossless. No match is an empty draft.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
-from torch import Tensor
 
-from eagle_lab.engine.draft_tree import DraftTree, Scores
+from eagle_lab.engine.draft_tree import DraftTree
 from eagle_lab.engine.proposer import Context, Proposer
-from eagle_lab.engine.verify import Acceptance
 from eagle_lab.errors import UserError
-from eagle_lab.methods.chain import DraftLength
+from eagle_lab.methods.chain import check_length
 
 
 def find_continuation(tokens: np.ndarray, n_max: int, n_min: int, num_draft_tokens: int) -> list:
@@ -42,42 +38,19 @@ def find_continuation(tokens: np.ndarray, n_max: int, n_min: int, num_draft_toke
 class PromptLookup(Proposer):
     """Copies a branch of up to `num_draft_tokens` tokens out of the row's own context."""
 
-    def __init__(
-        self,
-        *,
-        n_max: int = 3,
-        n_min: int = 1,
-        num_draft_tokens: int = 10,
-        adaptive: bool = False,
-    ):
-        """Raises `UserError` unless 1 <= n_min <= n_max and num_draft_tokens >= 1.
-
-        With `adaptive` each row's longest copy follows what was accepted, see `DraftLength`.
-        """
+    def __init__(self, *, n_max: int = 3, n_min: int = 1, num_draft_tokens: int = 10):
+        """Raises `UserError` unless 1 <= n_min <= n_max and num_draft_tokens >= 1."""
         if not 1 <= n_min <= n_max:
             raise UserError(
                 f"prompt_lookup: n_min={n_min}, n_max={n_max}; needed: 1 <= n_min <= n_max"
             )
-        self._length = DraftLength("prompt_lookup", num_draft_tokens, adaptive=adaptive)
-        self.n_max, self.n_min, self.max_nodes = n_max, n_min, num_draft_tokens
-
-    def begin(self, context: Context, features: dict[str, Tensor]) -> None:
-        """Every row starts with the longest copies."""
-        self._length.begin(len(context.tokens))
+        self.n_max, self.n_min = n_max, n_min
+        self.max_nodes = check_length("prompt_lookup", num_draft_tokens)
 
     def propose(self, context: Context) -> DraftTree:
         """A chain per row, as long as its match."""
         found = [
-            find_continuation(np.asarray(row), self.n_max, self.n_min, longest)
-            for row, longest in zip(context.tokens, self._length.wanted, strict=True)
+            find_continuation(np.asarray(row), self.n_max, self.n_min, self.max_nodes)
+            for row in context.tokens
         ]
-        self._length.drafted([len(draft) for draft in found])
         return DraftTree.from_branches(context.roots, [[draft] for draft in found])
-
-    def observe(self, context: Context, acceptance: Acceptance, scores: Scores) -> None:
-        """Learn how much was accepted."""
-        self._length.observe(acceptance.num_accepted)
-
-    def select(self, rows: Sequence[int]) -> None:
-        """Keep only the lengths of the chosen rows."""
-        self._length.select(rows)

@@ -106,34 +106,6 @@ class SuffixAutomaton:
         return Match(length, self._end[state]) if length else NO_MATCH
 
 
-class Cursor:
-    """Follows another text through an automaton: its longest suffix that occurs there.
-
-    The automaton must not grow meanwhile.
-    """
-
-    def __init__(self, automaton: SuffixAutomaton):
-        self.automaton = automaton
-        self._state, self._matched = _START, 0
-
-    def append(self, token: int) -> None:
-        """Read the text's next token, in amortised constant time."""
-        inner = self.automaton
-        while self._state != _START and token not in inner._next[self._state]:
-            self._state = inner._link[self._state]
-            self._matched = inner._length[self._state]
-        if token in inner._next[self._state]:
-            self._state = inner._next[self._state][token]
-            self._matched += 1
-
-    def longest_match(self) -> Match:
-        """The longest suffix of what was read that occurs in the automaton's text."""
-        return self.automaton._match(self._state, self._matched)
-
-
-_END_OF_ANSWER = -1  # between the texts of one automaton; no token has this id
-
-
 @dataclass(frozen=True)
 class Copy:
     """A branch copied after a match.
@@ -147,38 +119,6 @@ class Copy:
     match_length: int
 
 
-class _Row:
-    """What is known of one row: its own text, and how it stands in the earlier answers."""
-
-    def __init__(self, num_prompt_tokens: int, answers: SuffixAutomaton):
-        self.num_prompt_tokens = num_prompt_tokens
-        self.text = SuffixAutomaton()
-        self.cursor = Cursor(answers)
-
-    def read(self, tokens: Sequence[int]) -> None:
-        """Take in what is new of the row's tokens."""
-        for token in tokens[len(self.text.tokens) :]:
-            self.text.append(token)
-            self.cursor.append(token)
-
-    def copy(self, n_min: int, num_draft_tokens: int, tokens_per_match: float) -> Copy:
-        """What followed the longest match; the row's own text is preferred to earlier answers."""
-        own, earlier = self.text.longest_repeat(), self.cursor.longest_match()
-        length = max(own.length, earlier.length)
-        if length < n_min:
-            return Copy([], length)
-        count = min(num_draft_tokens, int(length * tokens_per_match))
-        if own.length == length:
-            # A copy that runs into the end of the text goes on with itself: a loop goes on looping.
-            following = cycle(self.text.tokens[own.end + 1 :])
-            return Copy(list(islice(following, count)), length)
-        start = earlier.end + 1
-        found = self.cursor.automaton.tokens[start : start + count]
-        if _END_OF_ANSWER in found:
-            found = found[: found.index(_END_OF_ANSWER)]
-        return Copy(found, length)
-
-
 class SuffixCopier:
     """Copied branches for the rows under way.
 
@@ -186,16 +126,12 @@ class SuffixCopier:
         n_min: shortest match that is continued.
         num_draft_tokens: most tokens of a branch.
         tokens_per_match: tokens of a branch per matched token.
-        earlier_answers: also copy from the answers that this object saw in earlier batches. Rows
-            of one batch never see each other, so what is accepted does not depend on neighbours.
 
     Raises:
         UserError: unless n_min >= 1, num_draft_tokens >= 1 and n_min * tokens_per_match >= 1.
     """
 
-    def __init__(
-        self, n_min: int, num_draft_tokens: int, tokens_per_match: float, earlier_answers: bool
-    ):
+    def __init__(self, n_min: int, num_draft_tokens: int, tokens_per_match: float = 2.0):
         if n_min < 1 or num_draft_tokens < 1 or n_min * tokens_per_match < 1:
             raise UserError(
                 f"n_min={n_min}, num_draft_tokens={num_draft_tokens}, tokens_per_match="
@@ -203,42 +139,36 @@ class SuffixCopier:
                 "be at least 1"
             )
         self.n_min, self.num_draft_tokens = n_min, num_draft_tokens
-        self.tokens_per_match, self.earlier_answers = tokens_per_match, earlier_answers
-        self._answers = SuffixAutomaton()
-        self._finished: list[list[int]] = []
-        self._rows: list[_Row] = []
+        self.tokens_per_match = tokens_per_match
+        self._rows: list[SuffixAutomaton] = []
 
     def begin(self, context: Context) -> None:
-        """Read new rows; answers that finished until now become earlier ones."""
-        for answer in self._finished:
-            for token in (*answer, _END_OF_ANSWER):
-                self._answers.append(token)
-        self._finished = []
-        self._rows = [_Row(len(tokens) - 1, self._answers) for tokens in context.tokens]
+        """Read new rows."""
+        self._rows = [SuffixAutomaton() for _ in context.tokens]
         self._read(context)
-
-    def forget(self) -> None:
-        """Forget all earlier answers, those of the rows under way included."""
-        self._answers = SuffixAutomaton()
-        self._finished, self._rows = [], []
 
     def copies(self, context: Context) -> list[Copy]:
         """A branch for each row, possibly empty."""
         self._read(context)
-        sizes = (self.n_min, self.num_draft_tokens, self.tokens_per_match)
-        return [row.copy(*sizes) for row in self._rows]
+        return [self._copy(row) for row in self._rows]
+
+    def select(self, rows: Sequence[int]) -> None:
+        """Keep only the chosen rows."""
+        self._rows = [self._rows[row] for row in rows]
 
     def _read(self, context: Context) -> None:
         for row, tokens in zip(self._rows, context.tokens, strict=True):
-            row.read(tokens)
+            for token in tokens[len(row.tokens) :]:
+                row.append(token)
 
-    def select(self, rows: Sequence[int]) -> None:
-        """Keep only the chosen rows; the others' answers are finished, but for their last cycle."""
-        if self.earlier_answers:
-            for place in sorted(set(range(len(self._rows))) - set(rows)):
-                dropped = self._rows[place]
-                self._finished.append(dropped.text.tokens[dropped.num_prompt_tokens :])
-        self._rows = [self._rows[row] for row in rows]
+    def _copy(self, row: SuffixAutomaton) -> Copy:
+        match = row.longest_repeat()
+        if match.length < self.n_min:
+            return Copy([], match.length)
+        count = min(self.num_draft_tokens, int(match.length * self.tokens_per_match))
+        # A copy that runs into the end of the text goes on with itself: a loop goes on looping
+        following = cycle(row.tokens[match.end + 1 :])
+        return Copy(list(islice(following, count)), match.length)
 
 
 class Suffix(Proposer):
@@ -250,18 +180,14 @@ class Suffix(Proposer):
         n_min: int = 1,
         num_draft_tokens: int = 16,
         tokens_per_match: float = 2.0,
-        earlier_answers: bool = False,
     ):
-        self.copier = SuffixCopier(n_min, num_draft_tokens, tokens_per_match, earlier_answers)
-        self.max_nodes, self.remembers_answers = num_draft_tokens, earlier_answers
+        """Raises what `SuffixCopier` does."""
+        self.copier = SuffixCopier(n_min, num_draft_tokens, tokens_per_match)
+        self.max_nodes = num_draft_tokens
 
     def begin(self, context: Context, features: dict[str, Tensor]) -> None:
-        """Forget the rows before, remember their answers if asked to."""
+        """Read the prompts."""
         self.copier.begin(context)
-
-    def forget(self) -> None:
-        """Forget the answers of earlier batches."""
-        self.copier.forget()
 
     def propose(self, context: Context) -> DraftTree:
         """A chain per row, none where nothing matches."""

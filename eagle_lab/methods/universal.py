@@ -110,14 +110,11 @@ class Universal(DraftModelProposer):
         *,
         draft_model: str | Path | Target | None = None,
         num_draft_tokens: int = 5,
-        adaptive: bool = False,
         stop_confidence: float = 0.0,
-        sample: bool = True,
     ):
         """Load the draft model: a hub id, a folder, or one that is loaded; see the base class.
 
         `num_draft_tokens` counts the draft model's tokens, and bounds the target's they become.
-        Without `sample` drafts travel as text at T > 0, too.
 
         Raises:
             UserError: no model, no shared token, or a value outside its range.
@@ -129,9 +126,7 @@ class Universal(DraftModelProposer):
             model,
             SharedVocabulary.by_text(target, model),
             num_draft_tokens=num_draft_tokens,
-            adaptive=adaptive,
             stop_confidence=stop_confidence,
-            sample=sample,
         )
         self._all_ids = torch.arange(model.vocab_size, device=target.device)
         self._end_ids = model.eos_ids
@@ -143,7 +138,7 @@ class Universal(DraftModelProposer):
 
     def propose(self, context: Context) -> DraftTree:
         """A chain: drawn among shared tokens, or translated from what the draft model writes."""
-        if self.draws_children and not context.sampling.greedy:
+        if not context.sampling.greedy:
             return super().propose(context)
         rows = self.rows(context)
         chain = self.draft(context, rows, self._all_ids)
@@ -154,7 +149,6 @@ class Universal(DraftModelProposer):
             )
         ]
         drafts = [draft[: self.max_nodes] for draft in drafts]
-        self.length.drafted([len(draft) for draft in drafts])
         return DraftTree.from_branches(context.roots, [[draft] for draft in drafts])
 
     def _before_end(self, drafted: list[int]) -> list[int]:

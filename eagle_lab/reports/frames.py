@@ -130,6 +130,8 @@ def with_ties(summary: pd.DataFrame, divergences: pd.DataFrame) -> pd.DataFrame:
     keys = ["method", *TREE]
     if not {*keys, "verdict"} <= set(divergences):
         return summary
+    if "settings" in divergences and "settings" in summary:
+        keys.append("settings")
     ties = divergences.loc[divergences["verdict"] == "tie", keys]
     counted = ties.astype(dict.fromkeys(TREE, float)).value_counts(dropna=False)
     found = summary.merge(counted.rename("num_ties").reset_index(), how="left", on=keys)

@@ -341,6 +341,9 @@ def _read_rows(path: Path | None) -> pd.DataFrame:
             if number == len(lines) and path is not None and path.suffix == ".partial":
                 break
             raise UserError(f"{path}, line {number} is not valid JSON: {error}") from error
+    for row in rows:
+        if isinstance(row.get("settings"), dict):  # as summary.csv has it
+            row["settings"] = json.dumps(row["settings"], sort_keys=True, ensure_ascii=False)
     return pd.DataFrame(rows)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import random
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -13,10 +15,12 @@ from omegaconf import DictConfig, OmegaConf
 
 from eagle_lab.engine.sampling import Sampling
 from eagle_lab.errors import Missing, UserError, choose
+from eagle_lab.methods.sizes import sizes_for
 from eagle_lab.targets.cuda.graphs import CudaGraphCapture
 from eagle_lab.targets.load import choose_device, load_target, wants_graphs
 from eagle_lab.targets.target import Target
 
+log = logging.getLogger(__name__)
 _SWITCH = {"auto": None, "true": True, "false": False}
 
 
@@ -87,10 +91,22 @@ def sampling_from(config: DictConfig, section: str) -> Sampling:
 
 
 def entries_from(config: DictConfig) -> dict[str, dict[str, Any]]:
-    """`config.method`, resolved."""
+    """`config.method`, resolved; `auto` in `config.tree` is replaced first, see `settle_sizes`."""
+    settle_sizes(config)
     entries = OmegaConf.to_container(config.method, resolve=True)
     assert isinstance(entries, dict)
     return {str(name): dict(settings) for name, settings in entries.items()}
+
+
+def settle_sizes(config: DictConfig) -> None:
+    """Put the sizes that suit `config.device` where `config.tree` has `auto`, and say them."""
+    sizes, chosen = sizes_for(choose_device(config.device)), []
+    for name, size in asdict(sizes).items():
+        if config.tree[name] == "auto":
+            config.tree[name] = size
+            chosen.append(f"{name} {'of EAGLE-1' if size is None else size}")
+    if chosen:
+        log.info("sizes of drafts that suit the device: %s", ", ".join(chosen))
 
 
 def loggers_from(config: DictConfig) -> list[Any]:

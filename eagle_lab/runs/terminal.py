@@ -5,6 +5,7 @@ Opens without torch; every table fits 80 characters.
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -64,14 +65,36 @@ def bench_table(summary: Sequence[Row], title: str = "") -> Table:
     method, tau, rate, speedup, match = pick(SUMMARY, *keys)
     narrow = (replace(rate, heading="tok/s"), replace(speedup, unit=""))
     columns = (method, TREE, tau, *narrow, replace(match, heading="match"))
-    return table(columns, _with_trees(summary), title)
+    return table(columns, _told_apart(_with_trees(summary)), title)
 
 
-def reasons(summary: Iterable[Row]) -> Iterator[str]:
-    """A line for each infeasible row that says why it is."""
+def notes(summary: Iterable[Row]) -> Iterator[str]:
+    """What a reader must know of rows: why one is infeasible, which had disturbed cycles."""
     for row in summary:
+        name = f"{row['method']} {_tree(row)}".rstrip()
         if row["status"] == "infeasible":
-            yield f"{row['method']} {_tree(row)}".rstrip() + f" is infeasible: {row['reason']}"
+            yield f"{name} is infeasible: {row['reason']}"
+        elif row["num_disturbed"]:
+            yield (
+                f"{name}: {row['num_disturbed']} cycles took more than ten times their median; "
+                f"speedup from medians {row['speedup_robust']:.2f}"
+            )
+
+
+def _told_apart(rows: Sequence[Row]) -> list[Row]:
+    """Rows whose method and tree are equal with the settings that differ below the name."""
+    shown: list[Row] = []
+    for row in rows:
+        own = json.loads(row["settings"])
+        twins = [
+            json.loads(other["settings"])
+            for other in rows
+            if (other["method"], other["tree"]) == (row["method"], row["tree"])
+        ]
+        differing = [key for key in own if any(twin.get(key) != own[key] for twin in twins)]
+        lines = (f" {key}={own[key]}" for key in differing)
+        shown.append({**row, "method": "\n".join([row["method"], *lines])})
+    return shown
 
 
 def show_profile(

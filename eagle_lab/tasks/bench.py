@@ -17,13 +17,15 @@ from eagle_lab.bench.matching import DIVERGENCE_COLUMNS
 from eagle_lab.bench.results import CATEGORY_COLUMNS, COLUMNS, BenchResults, evaluate
 from eagle_lab.bench.runner import Bench
 from eagle_lab.bench.settings import BenchSettings
+from eagle_lab.bench.statistics import Row
 from eagle_lab.data.prompts import Question, load_questions, spread
 from eagle_lab.methods.build import MethodBuilder, drafter_digests
 from eagle_lab.reports import make_report
 from eagle_lab.reports.findings import REPLAYED
 from eagle_lab.runs.folder import RunFolder
 from eagle_lab.runs.job import entries_from, sampling_from, target_from
-from eagle_lab.runs.terminal import bench_table, reasons
+from eagle_lab.runs.terminal import bench_table, notes
+from eagle_lab.targets.target import Target
 
 GENERATIONS = "generations.jsonl"
 
@@ -34,12 +36,22 @@ def run(config: DictConfig) -> None:
     questions, settings = questions_from(config), settings_from(config)
     target = target_from(config)
     leave_out = partial(console.print, markup=False) if config.eval.leave_out_missing else None
-    builder = MethodBuilder(target, config.drafter.path, round_weights=config.drafter.round_weights)
-    methods = builder.build_all(entries_from(config), leave_out)
+    methods = builder_from(config, target).build_all(entries_from(config), leave_out)
     bench = Bench(target, methods, questions, settings, console=console)
     with RunFolder.open(config, task="bench") as folder:
-        finish(folder, bench, console)
+        if folder.finished:
+            console.print(f"this run is finished, nothing to do: {folder.path}")
+        else:
+            rows = decode(folder, bench)
+            results = evaluate(target, bench.methods, rows, settings)
+            finish(folder, bench, results)
+            show(results, bench, console)
     console.print(f"report: {make_report(folder.path)}", soft_wrap=True)
+
+
+def questions_from(config: DictConfig) -> list[Question]:
+    """The questions that `eval.prompts` and `eval.num_questions` name."""
+    return spread(load_questions(config.eval.prompts), config.eval.num_questions)
 
 
 def settings_from(config: DictConfig) -> BenchSettings:
@@ -59,22 +71,26 @@ def settings_from(config: DictConfig) -> BenchSettings:
     )
 
 
-def questions_from(config: DictConfig) -> list[Question]:
-    """The questions that `eval.prompts` and `eval.num_questions` name."""
-    return spread(load_questions(config.eval.prompts), config.eval.num_questions)
+def builder_from(config: DictConfig, target: Target) -> MethodBuilder:
+    """Builds methods for `target`, with `config.drafter` for those that name none of their own."""
+    asked = config.drafter
+    return MethodBuilder(target, asked.path, round_weights=asked.round_weights)
 
 
-def finish(folder: RunFolder, bench: Bench, console: Console, title: str = "") -> None:
-    """Run what `folder` lacks of `bench`, write its results, show them, and end the run."""
-    if folder.finished:
-        console.print(f"this run is finished, nothing to do: {folder.path}")
-        return
-    warn_of_turns(bench, console)
-    results = measure(folder, bench)
-    console.print(bench_table(results.summary, title))
-    for line in reasons(results.summary):
-        console.print(line, markup=False, soft_wrap=True)
-    show_equality(results, bench.settings, console)
+def decode(folder: RunFolder, bench: Bench) -> list[Row]:
+    """The rows of generations.jsonl: those that `folder` holds, and the ones it lacks."""
+    known = folder.read_jsonl(GENERATIONS)
+    rows = bench.run(known, partial(folder.append_jsonl, GENERATIONS))
+    folder.commit(GENERATIONS)
+    return rows
+
+
+def finish(folder: RunFolder, bench: Bench, results: BenchResults) -> None:
+    """Write the tables and end the run."""
+    folder.write_csv("summary.csv", results.summary, COLUMNS)
+    folder.write_csv("summary_by_category.csv", results.by_category, CATEGORY_COLUMNS)
+    folder.write_csv("divergences.csv", results.divergences, DIVERGENCE_COLUMNS)
+    folder.write_json("summary.json", results.as_json() | {"settings": asdict(bench.settings)})
     folder.finish(
         target=bench.target.name,
         target_fingerprint=bench.target.fingerprint,
@@ -82,18 +98,13 @@ def finish(folder: RunFolder, bench: Bench, console: Console, title: str = "") -
     )
 
 
-def measure(folder: RunFolder, bench: Bench) -> BenchResults:
-    """Run a bench in `folder`, going on where an interrupted one stopped; writes its results."""
-    rows = bench.run(
-        folder.read_jsonl(GENERATIONS), lambda row: folder.append_jsonl(GENERATIONS, row)
-    )
-    folder.commit(GENERATIONS)
-    results = evaluate(bench.target, bench.methods, rows, bench.settings)
-    folder.write_csv("summary.csv", results.summary, COLUMNS)
-    folder.write_csv("summary_by_category.csv", results.by_category, CATEGORY_COLUMNS)
-    folder.write_csv("divergences.csv", results.divergences, DIVERGENCE_COLUMNS)
-    folder.write_json("summary.json", results.as_json() | {"settings": asdict(bench.settings)})
-    return results
+def show(results: BenchResults, bench: Bench, console: Console, title: str = "") -> None:
+    """Print the table, and below it what a reader must know of it."""
+    warn_of_turns(bench, console)
+    console.print(bench_table(results.summary, title))
+    for line in notes(results.summary):
+        console.print(line, markup=False, soft_wrap=True)
+    show_equality(results, bench.settings, console)
 
 
 def warn_of_turns(bench: Bench, console: Console) -> None:

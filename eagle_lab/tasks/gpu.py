@@ -168,7 +168,8 @@ def measure_shapes(config: DictConfig, console: Console, end: float) -> list[str
         In words what was left out.
     """
     settings: ProfileSettings = settings_of(config.profile)
-    assumed = Assumed(Tree(**config.tree))
+    job.settle_sizes(config)
+    assumed = Assumed(Tree(*(config.tree[name] for name in ("depth", "width", "num_nodes"))))
     names = [choose(name, SHAPES, "shape (profile.shapes)") for name in settings.shapes]
     places = [(rows, context) for context in settings.contexts for rows in settings.batch_sizes]
     left_out = []

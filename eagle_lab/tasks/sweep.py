@@ -2,15 +2,8 @@
 
 The settings of `grid` become methods of one bench, so that vanilla is measured once and every
 setting on the same questions in the same hour. Writes what a bench writes, and sweep.csv, one row
-per setting. `+sweep=tree_grid` is the same grid as separate jobs.
-
-The root folder of a multirun: one configuration and grid, numbered jobs below.
-
-Hydra calls this before and after the jobs of a sweep (conf/config.yaml names it).
-
-sweep.csv at the root of a multirun: the jobs' summaries as one table.
-
-Hydra calls this after the jobs (conf/config.yaml names it).
+per setting. The same grid as separate jobs is Hydra's multirun, `+sweep=tree_grid`; Hydra calls
+`SweepRoot` and `SweepTable` before and after its jobs (conf/config.yaml names them).
 """
 
 from __future__ import annotations
@@ -27,6 +20,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from rich.console import Console
 
 from eagle_lab import catalog, failures
+from eagle_lab.bench.results import evaluate
 from eagle_lab.bench.runner import Bench
 from eagle_lab.errors import UserError, choose
 from eagle_lab.methods.build import Entries, Method, MethodBuilder
@@ -34,7 +28,67 @@ from eagle_lab.reports import make_report
 from eagle_lab.reports.load import write_sweep
 from eagle_lab.runs.folder import RunFolder
 from eagle_lab.runs.job import entries_from, target_from
-from eagle_lab.tasks.bench import finish, questions_from, settings_from
+from eagle_lab.tasks.bench import (
+    builder_from,
+    decode,
+    finish,
+    questions_from,
+    settings_from,
+    show,
+)
+
+SIZES = ("depth", "width", "num_nodes")
+
+
+def run(config: DictConfig) -> None:
+    """Bench `grid.method` at every size of the grid, and the other methods once."""
+    console = Console()
+    questions, settings = questions_from(config), settings_from(config)
+    target = target_from(config)
+    methods = grid_methods(builder_from(config, target), entries_from(config), config.grid)
+    bench = Bench(target, methods, questions, settings, console=console)
+    with RunFolder.open(config, task="sweep") as folder:
+        if folder.finished:
+            console.print(f"this run is finished, nothing to do: {folder.path}")
+        else:
+            rows = decode(folder, bench)
+            results = evaluate(target, bench.methods, rows, settings)
+            finish(folder, bench, results)
+            show(results, bench, console, title="tree grid")
+    write_sweep(folder.path)
+    console.print(f"report: {make_report(folder.path)}", soft_wrap=True)
+
+
+def grid_methods(
+    builder: MethodBuilder,
+    entries: Entries,
+    grid: Mapping[str, Any] | DictConfig,
+) -> list[Method]:
+    """Vanilla and the other `entries` once, then `grid["method"]` at every size.
+
+    Sizes that cannot be are infeasible methods.
+
+    Args:
+        builder: for the target at hand.
+        entries: `config.method`.
+        grid: `method` and the lists `depth`, `width`, `num_nodes`.
+
+    Raises:
+        UserError: the grid's method is not chosen or has no such sizes, or a list is empty.
+    """
+    name = choose(grid["method"], entries, "grid.method (one of the chosen methods)")
+    missing = [size for size in SIZES if size not in entries[name]]
+    if missing:
+        raise UserError(f"grid.method={name} has no {', '.join(missing)} to go through")
+    for size in SIZES:
+        if not grid[size]:
+            raise UserError(f"grid.{size} is empty; give at least one value, such as [2,4]")
+    others = {key: value for key, value in entries.items() if key != name}
+    swept = [
+        builder.build(name, {**entries[name], **dict(zip(SIZES, sizes, strict=True))})
+        for sizes in itertools.product(*(dict.fromkeys(grid[size]) for size in SIZES))
+    ]
+    return builder.build_all(others) + swept
 
 
 class SweepRoot(Callback):
@@ -94,52 +148,3 @@ class SweepTable(Callback):
             print(f"all jobs in one table: {write_sweep(config.output_dir)}")
         except UserError:
             return
-
-
-SIZES = ("depth", "width", "num_nodes")
-
-
-def run(config: DictConfig) -> None:
-    """Bench `grid.method` at every size of the grid, and the other methods once."""
-    console = Console()
-    questions, settings = questions_from(config), settings_from(config)
-    target = target_from(config)
-    builder = MethodBuilder(target, config.drafter.path, round_weights=config.drafter.round_weights)
-    methods = grid_methods(builder, entries_from(config), config.grid)
-    bench = Bench(target, methods, questions, settings, console=console)
-    with RunFolder.open(config, task="sweep") as folder:
-        finish(folder, bench, console, title="tree grid")
-    write_sweep(folder.path)
-    console.print(f"report: {make_report(folder.path)}", soft_wrap=True)
-
-
-def grid_methods(
-    builder: MethodBuilder,
-    entries: Entries,
-    grid: Mapping[str, Any] | DictConfig,
-) -> list[Method]:
-    """Vanilla and the other `entries` once, then `grid["method"]` at every size.
-
-    Sizes that cannot be are infeasible methods.
-
-    Args:
-        builder: for the target at hand.
-        entries: `config.method`.
-        grid: `method` and the lists `depth`, `width`, `num_nodes`.
-
-    Raises:
-        UserError: the grid's method is not chosen or has no such sizes, or a list is empty.
-    """
-    name = choose(grid["method"], entries, "grid.method (one of the chosen methods)")
-    missing = [size for size in SIZES if size not in entries[name]]
-    if missing:
-        raise UserError(f"grid.method={name} has no {', '.join(missing)} to go through")
-    for size in SIZES:
-        if not grid[size]:
-            raise UserError(f"grid.{size} is empty; give at least one value, such as [2,4]")
-    others = {key: value for key, value in entries.items() if key != name}
-    swept = [
-        builder.build(name, {**entries[name], **dict(zip(SIZES, sizes, strict=True))})
-        for sizes in itertools.product(*(dict.fromkeys(grid[size]) for size in SIZES))
-    ]
-    return builder.build_all(others) + swept

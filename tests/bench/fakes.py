@@ -77,7 +77,8 @@ def oracle(name: str, num_right: Sequence[int], max_new_tokens: int, length: int
     """A method that drafts `num_right` right tokens in the cycles of a text."""
     texts = texts_of(vanilla_rows(max_new_tokens))
     proposer = Oracle(texts, num_right, length)
-    return Method(name, proposer, depth=length, num_nodes=length)
+    settings = {"num_draft_tokens": length}
+    return Method(name, proposer, settings=settings, depth=length, num_nodes=length)
 
 
 def row(
@@ -103,6 +104,7 @@ def row(
         "depth": None,
         "width": None,
         "num_nodes": None,
+        "settings": {},
         "question_id": question_id,
         "category": category,
         "turn": turn,

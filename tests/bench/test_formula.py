@@ -17,7 +17,7 @@ def chain(length, accepted, emitted=None, question_id=1, **changes):
     """A row of the method `speculative` with drafts of one length."""
     made = row(question_id, accepted, emitted, method="speculative")
     sizes = {"depth": length, "num_nodes": length, "num_drafted": length * len(accepted)}
-    return made | sizes | changes
+    return made | sizes | {"settings": {"num_draft_tokens": length}} | changes
 
 
 def plain(num_tokens, question_id=1, **changes):
@@ -29,7 +29,8 @@ def formula_of(vanilla, *chains):
     summary = [summarize(Method("vanilla"), vanilla, vanilla, CONDITIONS)]
     for rows in chains:
         length = rows[0]["depth"]
-        method = Method("speculative", depth=length, num_nodes=length)
+        settings = {"num_draft_tokens": length}
+        method = Method("speculative", settings=settings, depth=length, num_nodes=length)
         summary.append(summarize(method, rows, vanilla, CONDITIONS))
     return formula_rows(summary, vanilla + [one for rows in chains for one in rows], seed=0)
 

@@ -25,7 +25,8 @@ CONTRACT_COLUMNS = {
     *("tau_micro", "tau_macro", "tau_macro_low", "tau_macro_high"),
     *("tokens_per_second", "decode_tokens_per_second", "speedup", "speedup_low", "speedup_high"),
     *("draft_ms", "verify_ms", "overhead_ms", "ttft_ms", "itl_p50_ms", "itl_p95_ms"),
-    *("peak_memory_mb", "greedy_match_rate"),
+    *("peak_memory_mb", "greedy_match_rate", "exact_rate", "tie_rate"),
+    *("settings", "tau_micro_low", "tau_micro_high", "speedup_robust", "num_disturbed"),
 }
 
 
@@ -64,14 +65,14 @@ def test_the_last_cycle_counts_with_what_it_emitted():
     [([2, 0], [3, 2]), ([2, 1], [3]), ([2, 3], [3, 2]), ([2, 0], [3, 0])],
 )
 def test_tokens_that_no_cycle_emitted_are_an_error(accepted, emitted):
-    with pytest.raises(ValueError, match="do not fit"):
+    with pytest.raises(ValueError, match="question 1, turn 1"):
         check_counts(row(1, accepted, emitted))
 
 
 def test_a_token_past_the_end_is_an_error():
     answer = row(1, [2, 0])
     answer["tokens"].append(5)
-    with pytest.raises(ValueError, match="6 tokens do not fit"):
+    with pytest.raises(ValueError, match="6 tokens"):
         check_counts(answer)
 
 
@@ -129,6 +130,28 @@ def test_speedup_of_different_texts_is_a_ratio_of_tokens_per_second():
     assert summary["speedup"] == pytest.approx(2.5)
 
 
+@pytest.mark.parametrize("batch", [None, 0])
+def test_one_stall_moves_the_plain_speedup_and_not_the_robust_one(batch):
+    """Cycles of 20 ms that emit two tokens against ones of 30 ms: 3 times as fast, but for one of
+    30 s. Rows of one batch waited for it together."""
+    sizes = {"batch": batch, "seconds": (0.0, 0.4)}
+    ours, base = ([row(name, [1] * 20, **sizes) for name in (1, 2)], [])
+    for name in (1, 2):
+        base.append(plain(name, 41, batch=batch, seconds=(0.0, 1.2)))
+    even = summarize(Method("some"), ours, base, CONDITIONS)
+    assert even["num_disturbed"] == 0
+    assert even["speedup"] == pytest.approx(even["speedup_robust"]) == pytest.approx(3.0)
+    for one in ours if batch == 0 else ours[:1]:
+        one["cycle_s"][7], one["decode_s"] = 30.0, one["decode_s"] + 30.0
+    stalled = summarize(Method("some"), ours, base, CONDITIONS)
+    assert stalled["num_disturbed"] == 1
+    assert stalled["speedup"] < 0.1
+    assert stalled["speedup_robust"] == pytest.approx(3.0)
+    ours[0]["num_replaced"] = ours[1]["num_replaced"] = 2
+    both = summarize(Method("some"), ours, base, CONDITIONS)
+    assert both["num_disturbed"] == (3 if batch == 0 else 5)
+
+
 def test_rows_of_a_batch_share_its_time_once():
     """Four rows decoded together in 3 s are 3 s of work, not 12; the first two ended early."""
     rows = [
@@ -157,10 +180,12 @@ def test_intervals_draw_questions_with_all_their_turns():
 
 
 def test_answers_to_other_turns_are_not_compared():
-    with pytest.raises(ValueError, match="other turns"):
-        measures([row(1, [1])], [plain(1, 3), plain(2, 3)], seed=0)
-    with pytest.raises(ValueError, match="other turns"):
-        measures([row(1, [1]), row(1, [1])], [plain(1, 3)], seed=0)
+    for rows, base in (
+        ([row(1, [1])], [plain(1, 3), plain(2, 3)]),
+        ([row(1, [1]), row(1, [1])], [plain(1, 3)]),
+    ):
+        with pytest.raises(ValueError, match="^some "):
+            measures(rows, base, seed=0)
 
 
 def test_a_summary_has_the_promised_columns():
@@ -178,7 +203,15 @@ def test_an_untimed_run_has_no_times_but_all_counts():
     rows = [row(1, [1], seconds=None)]
     summary = summarize(Method("some"), rows, [plain(1, 3, seconds=None)], CONDITIONS)
     assert summary["tau_micro"] == 2.0
-    timed = ("tokens_per_second", "speedup", "draft_ms", "ttft_ms", "itl_p50_ms")
+    timed = (
+        "tokens_per_second",
+        "speedup",
+        "speedup_robust",
+        "num_disturbed",
+        "draft_ms",
+        "ttft_ms",
+        "itl_p50_ms",
+    )
     assert all(summary[name] is None for name in timed)
 
 

@@ -36,5 +36,5 @@ def test_rows_hold_confidences_only_when_asked():
 
 
 def test_confidences_are_not_noted_beside_timings():
-    with pytest.raises(UserError, match="give eval.timing=false"):
+    with pytest.raises(UserError, match="eval.timing=false"):
         BenchSettings(record_confidence=True)

@@ -19,7 +19,6 @@ from eagle_lab.methods.build import Method
 from eagle_lab.methods.draft_model import SelfSpeculation
 from eagle_lab.methods.lookahead import Lookahead
 from eagle_lab.methods.prompt_lookup import PromptLookup
-from eagle_lab.methods.suffix import Suffix
 from eagle_lab.targets.cuda.graphs import CacheGraphs, VerifyGraphs
 from tests.bench.fakes import QUESTIONS, oracle, tiny_target, vanilla, vanilla_rows
 from tests.targets.test_graphs import CallCapture
@@ -34,6 +33,12 @@ def bench(*methods, settings=SETTINGS, questions=QUESTIONS):
 
 def of(rows, name):
     return [row for row in rows if row["method"] == name]
+
+
+@pytest.fixture
+def undisturbed(monkeypatch):
+    """A machine on which nothing ever stalls."""
+    monkeypatch.setattr(runner, "disturbed", lambda cycles, others: 0)
 
 
 def counting(monkeypatch):
@@ -105,7 +110,8 @@ def test_tokens_are_counted_as_emitted_not_from_the_text():
 def test_turn_two_holds_vanillas_answer_for_everybody(monkeypatch):
     """A lossy method whose own answers differ is asked vanilla's second prompt all the same."""
     real = runner.decode
-    liar = oracle("oracle_lossy", [4], NEW)
+    liar = oracle("liar", [4], NEW)
+    liar.proposer.lossless = False
 
     def decode(target, proposer, prompts, **options):
         generations = real(target, vanilla().proposer, prompts, **options)
@@ -116,7 +122,7 @@ def test_turn_two_holds_vanillas_answer_for_everybody(monkeypatch):
 
     monkeypatch.setattr(runner, "decode", decode)
     rows = bench(liar).run()
-    plain, other = of(rows, "vanilla"), of(rows, "oracle_lossy")
+    plain, other = of(rows, "vanilla"), of(rows, "liar")
     assert [row["prompt_tokens"] for row in plain] == [row["prompt_tokens"] for row in other]
     assert [row["tokens"] for row in plain] != [row["tokens"] for row in other]
     first, second = plain[0], plain[1]
@@ -192,7 +198,7 @@ def test_a_bench_goes_on_where_it_stopped(monkeypatch):
 def test_rows_of_other_prompts_are_not_gone_on_from():
     rows = bench().run()
     rows[0] = rows[0] | {"prompt_tokens": [1, 2, 3]}
-    with pytest.raises(RuntimeError, match="another prompt"):
+    with pytest.raises(RuntimeError, match="question 1, turn 1"):
         bench().run(rows)
 
 
@@ -205,7 +211,7 @@ def test_methods_take_turns_at_going_first():
         assert set(order[start : start + 3]) == {"vanilla", "always", "never"}
 
 
-def test_warm_up_covers_short_and_long_prompts_and_is_not_counted(monkeypatch):
+def test_warm_up_covers_short_and_long_prompts_and_is_not_counted(monkeypatch, undisturbed):
     calls = counting(monkeypatch)
     settings = dataclasses.replace(SETTINGS, timing=True, warmup=3)
     rows = bench(oracle("never", [0], NEW), settings=settings).run()
@@ -253,7 +259,7 @@ def test_a_prompt_that_does_not_fit_stops_everything_first(monkeypatch):
 def test_later_turns_must_fit_with_full_answers_before_them():
     """The second prompt is short, but 1020 tokens of an answer stand before it."""
     settings = dataclasses.replace(SETTINGS, max_new_tokens=1020)
-    with pytest.raises(UserError, match="question 1"):
+    with pytest.raises(UserError, match="question 1\\b"):
         bench(settings=settings, questions=QUESTIONS[:1])
     bench(settings=dataclasses.replace(settings, turns=1), questions=QUESTIONS[:1])
 
@@ -269,7 +275,7 @@ def test_infeasible_methods_are_left_out_of_the_run():
 def test_a_bench_without_vanilla_or_with_twins_is_refused():
     with pytest.raises(ValueError, match="vanilla"):
         Bench(tiny_target(), [Method("x", PromptLookup())], QUESTIONS, SETTINGS)
-    with pytest.raises(UserError, match="same name, depth, width and number of nodes: vanilla, x"):
+    with pytest.raises(UserError, match="vanilla, x, x"):
         bench(Method("x", PromptLookup()), Method("x", PromptLookup()))
 
 
@@ -284,25 +290,9 @@ def test_what_cannot_read_the_longest_text_is_infeasible_before_anything_runs():
     too_short = Method("short", context_length=longest + 9, **drafts)
     made = bench(long_enough, too_short)
     assert [method.name for method in made.runnable] == ["vanilla", "fits"]
-    assert made.methods[2].infeasible == (
-        f"short reads at most {longest + 9} tokens; the longest prompt, its answer and a draft "
-        f"may have {longest + 10}"
-    )
+    reason = made.methods[2].infeasible
+    assert f"{longest + 9}" in reason and f"{longest + 10}" in reason
     assert {row["method"] for row in made.run()} == {"vanilla", "fits"}
-
-
-def test_warm_up_is_forgotten_by_what_remembers_earlier_answers():
-    def drafted(warmup):
-        settings = dataclasses.replace(SETTINGS, timing=True, warmup=warmup)
-        method = Method("suffix", Suffix(earlier_answers=True), num_nodes=16)
-        return [row["num_drafted"] for row in of(bench(method, settings=settings).run(), "suffix")]
-
-    assert drafted(warmup=3) == drafted(warmup=0)
-
-
-def test_only_what_remembers_earlier_answers_cannot_be_repeated():
-    assert Method("suffix", Suffix()).repeatable
-    assert not Method("suffix", Suffix(earlier_answers=True)).repeatable
 
 
 @pytest.mark.parametrize("change", [{"turns": 0}, {"batch_size": 0}, {"warmup": -1}])
@@ -323,7 +313,9 @@ def test_memory_that_graphs_keep_is_no_methods_peak(monkeypatch):
 
 
 @pytest.mark.parametrize("timing", [True, False])
-def test_what_was_timed_while_graphs_were_captured_is_decoded_again(monkeypatch, timing):
+def test_what_was_timed_while_graphs_were_captured_is_decoded_again(
+    monkeypatch, undisturbed, timing
+):
     """Each row has its times from a call that captured nothing; untimed rows need none."""
     calls = []
     real = runner.decode
@@ -339,6 +331,60 @@ def test_what_was_timed_while_graphs_were_captured_is_decoded_again(monkeypatch,
     rows = bench(settings=settings).run()
     assert len(calls) == len(rows) + timing
     assert (calls[0] == calls[1]) == timing
+
+
+def clocked(monkeypatch, stalls):
+    """Cycles take 10 ms by the clock, but for one of 30 s in each of the calls `stalls`."""
+    calls = []
+    real = runner.decode
+
+    def decode(*arguments, **options):
+        made = real(*arguments, **options)
+        for one in made:
+            one.cycle_s = [0.01] * len(one.cycle_s)
+            one.cycle_s[2] = 30.0 if len(calls) in stalls else 0.01
+            one.prefill_s, one.decode_s = 0.01, sum(one.cycle_s)
+        calls.append(options["row_keys"])
+        return made
+
+    monkeypatch.setattr(runner, "decode", decode)
+    return calls
+
+
+@pytest.mark.parametrize(("stalls", "num_disturbed"), [((), 0), ((3,), 1), ((3, 4), 2)])
+def test_a_turn_with_a_stall_is_measured_again_once(monkeypatch, stalls, num_disturbed):
+    methods = [vanilla(), oracle("always", [4], NEW)]
+    calls = clocked(monkeypatch, stalls)
+    settings = dataclasses.replace(SETTINGS, timing=True, warmup=0, turns=1)
+    rows = Bench(tiny_target(), methods, QUESTIONS, settings).run()
+    assert len(calls) == len(rows) + bool(stalls)
+    if stalls:
+        assert calls[3] == calls[4]
+    again = [row for row in rows if row["num_replaced"]]
+    assert [row["num_replaced"] for row in again] == [1] * bool(stalls)
+    assert sum(max(row["cycle_s"]) > 1 for row in rows) == (stalls == (3, 4))
+    summary = evaluate(tiny_target(), methods, rows, settings).summary
+    assert sum(line["num_disturbed"] for line in summary) == num_disturbed
+    for line in summary:
+        robust = pytest.approx(line["speedup_robust"])
+        assert (line["speedup"] == robust) or (stalls == (3, 4) and line["method"] == "always")
+
+
+def test_a_second_measurement_with_another_text_does_not_count(monkeypatch):
+    calls = clocked(monkeypatch, (2,))
+    real = runner.decode
+
+    def changing(*arguments, **options):
+        made = real(*arguments, **options)
+        if len(calls) == 4:
+            made[0].tokens = made[0].tokens[::-1]
+        return made
+
+    monkeypatch.setattr(runner, "decode", changing)
+    settings = dataclasses.replace(SETTINGS, timing=True, warmup=0, turns=1)
+    rows = bench(settings=settings).run()
+    assert [row["num_replaced"] for row in rows] == [0, 0, 0]
+    assert max(rows[2]["cycle_s"]) == 30.0
 
 
 def test_untimed_methods_share_what_the_target_read(monkeypatch):

@@ -64,49 +64,30 @@ METHODS = {
     "self_speculation": lambda target: SelfSpeculation(target, num_draft_tokens=3),
     "prompt_lookup": lambda target: PromptLookup(),
     "suffix": lambda target: Suffix(),
-    "suffix_earlier_answers": lambda target: Suffix(earlier_answers=True),
     "lookahead": lambda target: Lookahead(window_size=4, ngram_size=4, num_guesses=3),
-    "lookahead_prompt_ngrams": lambda target: Lookahead(ngram_size=3, prompt_ngrams=True),
     "hybrid": lambda target: hybrid(target, alone_from=3),
     "hybrid_copies_alone": lambda target: hybrid(target, alone_from=1),
-    "hybrid_earlier_answers": lambda target: hybrid(target, alone_from=3, earlier_answers=True),
     "eagle_chain": chain,
     "eagle_static": lambda target: EagleStatic(target, drafter_of(target)),
     "eagle_dynamic": lambda target: dynamic(target, drafter_of(target), 4, 4, 20),
     "eagle_full_vocabulary": lambda target: dynamic(target, drafter_of(target, None), 3, 3, 9),
-    "self_speculation_adaptive": lambda target: SelfSpeculation(target, adaptive=True),
-    "prompt_lookup_adaptive": lambda target: PromptLookup(adaptive=True),
-    "eagle_chain_adaptive": lambda target: chain(target, adaptive=True),
     "eagle_chain_stopped": lambda target: chain(target, stop_confidence=3e-4),
     "eagle_dynamic_stopped": lambda target: dynamic(
         target, drafter_of(target), 4, 4, 20, stop_confidence=3e-4
     ),
     "speculative": lambda target: Speculative(target, draft_model=noisy_copy(target)),
     "speculative_stopped": lambda target: Speculative(
-        target, draft_model=noisy_copy(target), stop_confidence=0.02, adaptive=True
-    ),
-    "speculative_argmax": lambda target: Speculative(
-        target, draft_model=noisy_copy(target), sample=False
+        target, draft_model=noisy_copy(target), stop_confidence=0.02
     ),
     "universal": lambda target: Universal(target, draft_model=foreign_copy(target)),
-    "universal_as_text": lambda target: Universal(
-        target, draft_model=foreign_copy(target), sample=False
-    ),
     "universal_stopped": lambda target: Universal(
-        target, draft_model=foreign_copy(target), stop_confidence=0.02, adaptive=True
-    ),
-    "universal_as_text_stopped": lambda target: Universal(
-        target,
-        draft_model=foreign_copy(target),
-        stop_confidence=0.02,
-        adaptive=True,
-        sample=False,
+        target, draft_model=foreign_copy(target), stop_confidence=0.02
     ),
 }
 
 
 def test_every_method_of_the_configuration_is_held_to_the_contract():
-    """Peers, which bring a loop of their own, are held to theirs in tests/interop/."""
+    """Peers, which bring a loop of their own, are held to theirs in tests/bench/peers/."""
     peers = {name for name in options("method") if name.startswith(("hf_", "llama_cpp"))}
     assert set(options("method")) - {"vanilla"} - peers <= set(METHODS)
 
@@ -191,16 +172,7 @@ def test_one_seed_gives_the_same_tokens_whatever_the_neighbours(name):
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        "prompt_lookup",
-        "suffix",
-        "lookahead",
-        "hybrid",
-        "eagle_dynamic",
-        "speculative_argmax",
-        "universal_as_text",
-    ],
+    "name", ["prompt_lookup", "suffix", "lookahead", "hybrid", "eagle_dynamic"]
 )
 def test_chosen_children_draw_vanillas_very_text(name):
     """At equal uniforms a method that chooses its children samples the same tokens as vanilla."""
@@ -314,15 +286,15 @@ def test_half_precision_emits_the_argmax_up_to_rounding(name):
 
 def test_what_does_not_fit_is_named():
     target = target_of("llama")
-    with pytest.raises(UserError, match="prompt 1 is empty"):
+    with pytest.raises(UserError, match="prompt 1"):
         decode(target, Vanilla(), [[3], []])
-    with pytest.raises(UserError, match="prompt 0 has 2000 tokens"):
+    with pytest.raises(UserError, match="2000"):
         decode(target, METHODS["eagle_dynamic"](target), [[3] * 2000], max_new_tokens=40)
     with pytest.raises(UserError, match="max_new_tokens=0"):
         decode(target, Vanilla(), [[3]], max_new_tokens=0)
-    with pytest.raises(Infeasible, match="4 children per node exceed the draft vocabulary of 3"):
+    with pytest.raises(Infeasible, match="4 children.* 3"):
         EagleStatic(target, drafter_of(target, 3))
-    with pytest.raises(Infeasible, match="5 children per node"):
+    with pytest.raises(Infeasible, match="5 children"):
         dynamic(target, drafter_of(target, 3), 2, 5, 6)
     with pytest.raises(Infeasible, match="num_nodes=30"):
         EagleDynamic(target, drafter_of(target), depth=2, width=4, num_nodes=30)

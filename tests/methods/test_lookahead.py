@@ -137,17 +137,6 @@ def test_the_pool_keeps_the_latest_of_each_first_token():
     assert pool.continuations(5) == []
 
 
-def test_prompt_ngrams_are_guessed_from_the_first_cycle():
-    """A prompt in which every token has its successors: whatever comes first is known."""
-    target = Target(*tiny_random("llama"))
-    proposer = Recorded(ngram_size=3, prompt_ngrams=True)
-    tokens = list(range(target.vocab_size))
-    decode(target, proposer, [tokens + tokens[:2]], max_new_tokens=3)
-    text, _, guesses, *_ = proposer.cycles[0]
-    first = text[-1]
-    assert ((first + 1) % len(tokens), (first + 2) % len(tokens)) in guesses
-
-
 def test_looping_text_is_guessed():
     """A target that loops is caught by the pool: more tokens than cycles."""
     target = Target(*tiny_random("llama"))

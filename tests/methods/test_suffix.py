@@ -1,16 +1,15 @@
-"""Suffix: how long copies are, where they come from, and what rows of a batch do not share."""
+"""Suffix: how long copies are, and its automaton against a search through all substrings."""
+
+import random
 
 import pytest
 import torch
 
-from eagle_lab.engine.loop import decode
 from eagle_lab.engine.proposer import Context
 from eagle_lab.engine.sampling import Sampling, Uniforms
 from eagle_lab.errors import UserError
 from eagle_lab.methods.suffix import Suffix, SuffixAutomaton, SuffixCopier
 from eagle_lab.targets.cache import TreeCache
-from eagle_lab.targets.target import Target
-from eagle_lab.targets.tiny import tiny_random
 
 
 def context_of(*rows):
@@ -22,7 +21,7 @@ def context_of(*rows):
 
 
 def copies_of(*rows, n_min=1, num_draft_tokens=16, tokens_per_match=2.0):
-    copier = SuffixCopier(n_min, num_draft_tokens, tokens_per_match, earlier_answers=False)
+    copier = SuffixCopier(n_min, num_draft_tokens, tokens_per_match)
     context = context_of(*rows)
     copier.begin(context)
     return [copy.tokens for copy in copier.copies(context)]
@@ -45,7 +44,7 @@ def test_a_loop_goes_on_looping():
 
 def test_prompts_are_read_before_the_first_draft(monkeypatch: pytest.MonkeyPatch):
     """Their time belongs to the prefill, as every method's."""
-    copier, context = SuffixCopier(1, 16, 1.0, earlier_answers=False), context_of([1, 2, 1], [3])
+    copier, context = SuffixCopier(1, 16, 1.0), context_of([1, 2, 1], [3])
     read = []
     append = SuffixAutomaton.append
     monkeypatch.setattr(
@@ -61,7 +60,7 @@ def test_prompts_are_read_before_the_first_draft(monkeypatch: pytest.MonkeyPatch
 
 
 def test_rows_go_on_in_any_order():
-    copier = SuffixCopier(1, 16, 1.0, earlier_answers=False)
+    copier = SuffixCopier(1, 16, 1.0)
     context = context_of([1, 2, 3, 1], [4, 5, 6, 4], [7, 8, 9, 7])
     copier.begin(context)
     assert [copy.tokens for copy in copier.copies(context)] == [[2], [5], [8]]
@@ -71,40 +70,101 @@ def test_rows_go_on_in_any_order():
     assert [copy.tokens for copy in copier.copies(context)] == [[9, 7], [3, 1]]
 
 
-def test_answers_of_earlier_batches_are_copied_from_without_their_prompts():
-    copier = SuffixCopier(1, 16, 2.0, earlier_answers=True)
-    first = context_of([1, 2, 3], [40, 41, 42])
-    copier.begin(first)
-    first.append([[4, 5], [43, 44]], torch.tensor([5, 44]))
-    copier.copies(first)
-    copier.select([1])  # row 0 finished; row 1 of the same batch learns nothing of it
-    first.select([1])
-    first.append([[45]], torch.tensor([45]))
-    assert [copy.tokens for copy in copier.copies(first)] == [[]]
-    copier.select([])
-
-    second = context_of([2], [3], [43])
-    copier.begin(second)
-    # [3, 4, 5] and [42, 43, 44, 45] are answers; 2 stood in a prompt; a copy ends with its answer.
-    assert [copy.tokens for copy in copier.copies(second)] == [[], [4, 5], [44, 45]]
-
-
-def test_asked_again_with_earlier_answers_almost_everything_is_copied():
-    target = Target(*tiny_random("llama"))
-    prompts = [[40, 41, 42], [20, 21, 20, 21, 20]]
-    proposer = Suffix(earlier_answers=True)
-    first = decode(target, proposer, prompts, max_new_tokens=60)
-    again = decode(target, proposer, prompts, max_new_tokens=60)
-    forgetful = decode(target, Suffix(), prompts, max_new_tokens=60)
-    assert [row.tokens for row in first] == [row.tokens for row in again]
-    assert [row.accepted_lengths for row in first] == [row.accepted_lengths for row in forgetful]
-    for row, before in zip(again, first, strict=True):
-        assert len(row.accepted_lengths) < len(before.accepted_lengths)
-
-
 @pytest.mark.parametrize(
     "changes", [{"n_min": 0}, {"num_draft_tokens": 0}, {"n_min": 2, "tokens_per_match": 0.4}]
 )
 def test_settings_that_could_never_copy_are_refused(changes):
-    with pytest.raises(UserError, match="must be at least 1"):
+    with pytest.raises(UserError, match="n_min=.*num_draft_tokens="):
         Suffix(**changes)
+
+
+def ends_of(text, pattern):
+    """Places where an occurrence of `pattern` in `text` ends."""
+    length = len(pattern)
+    return [
+        end for end in range(length - 1, len(text)) if text[end - length + 1 : end + 1] == pattern
+    ]
+
+
+def longest_suffix_in(suffixes_of, text):
+    """Length of the longest suffix of `suffixes_of` that occurs in `text`."""
+    return next(
+        (
+            length
+            for length in range(len(suffixes_of), 0, -1)
+            if ends_of(text, suffixes_of[-length:])
+        ),
+        0,
+    )
+
+
+def random_text(draw, num_tokens, num_symbols):
+    """Random symbols, with stretches copied from before."""
+    text = []
+    while len(text) < num_tokens:
+        if text and draw.random() < 0.3:
+            start = draw.randrange(len(text))
+            text += text[start : start + draw.randrange(1, 12)]
+        else:
+            text.append(draw.randrange(num_symbols))
+    return text[:num_tokens]
+
+
+@pytest.mark.parametrize("num_symbols", [1, 2, 3, 20])
+@pytest.mark.parametrize("seed", range(5))
+def test_the_longest_repeat_equals_a_brute_force_search_at_every_token(seed, num_symbols):
+    text = random_text(random.Random(seed), 90, num_symbols)
+    automaton = SuffixAutomaton()
+    for place, token in enumerate(text):
+        automaton.append(token)
+        seen = text[: place + 1]
+        match = automaton.longest_repeat()
+        assert match.length == longest_suffix_in(seen[1:], seen[:-1])
+        if match.length:
+            assert match.end in ends_of(seen[:-1], seen[-match.length :])
+
+
+def test_of_several_places_the_latest_repeat_is_copied_from():
+    automaton = SuffixAutomaton()
+    for token in [1, 2, 7, 1, 2, 8, 1, 2]:
+        automaton.append(token)
+    match = automaton.longest_repeat()
+    assert (match.length, match.end) == (2, 4)
+
+
+@pytest.mark.parametrize("kind", ["random", "looping", "Fibonacci"])
+def test_states_and_steps_are_linear_in_the_text(kind):
+    """At most 2 states and 3 transitions per token, the bounds of Blumer et al.; the lookups made
+    to add a token are counted, and their mean does not grow with the text."""
+
+    class Counting(dict):
+        lookups = 0
+
+        def __contains__(self, key):
+            Counting.lookups += 1
+            return super().__contains__(key)
+
+        def get(self, key, default=None):
+            Counting.lookups += 1
+            return super().get(key, default)
+
+    class Counted(SuffixAutomaton):
+        def _add_state(self, following, link, length, end):
+            return super()._add_state(Counting(following), link, length, end)
+
+    num_tokens = 4000
+    if kind == "random":
+        text = random_text(random.Random(0), num_tokens, 4)
+    elif kind == "looping":
+        text = [1, 2, 3, 4, 5] * (num_tokens // 5)
+    else:
+        before, text = [0], [0, 1]
+        while len(text) < num_tokens:
+            before, text = text, text + before
+    Counting.lookups = 0
+    automaton = Counted()
+    for token in text:
+        automaton.append(token)
+    assert len(automaton._next) <= 2 * len(text)
+    assert sum(map(len, automaton._next)) <= 3 * len(text)
+    assert Counting.lookups <= 6 * len(text)

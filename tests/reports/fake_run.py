@@ -6,6 +6,7 @@ follow from these and a seed. The summaries are those that the evaluation makes 
 
 from __future__ import annotations
 
+import csv
 import itertools
 import json
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from eagle_lab.bench.matching import DIVERGENCE_COLUMNS
+from eagle_lab.bench.matching import DIVERGENCE_COLUMNS, MatchReport
 from eagle_lab.bench.results import (
     CATEGORY_COLUMNS,
     COLUMNS,
@@ -54,6 +55,7 @@ class FakeMethod:
     def method(self) -> Method:
         return Method(
             name=self.name,
+            settings={"depth": self.depth, "width": self.width, "num_nodes": self.num_nodes},
             drafter=self.drafter,
             drafter_matches_target=self.matches,
             depth=self.depth,
@@ -122,7 +124,8 @@ def make_rows(
         }  # fmt: skip
         rows.append(
             {
-                "method": method.name, **method.method.settings, "question_id": index + 1,
+                "method": method.name, **method.method.sizes, "question_id": index + 1,
+                "settings": method.method.settings,
                 "category": category, "turn": turn, "repeat": 1, "batch": index // batch_size,
                 "prompt_tokens": list(range(10)), "tokens": tokens, "text": f"answer {index}",
                 "accepted_lengths": accepted, "emitted_lengths": emitted,
@@ -181,9 +184,9 @@ def write_bench(
     vanilla = rows[methods[0]]
     summary, by_category = [], []
     for method in methods:
-        rate = 1.0 if temperature == 0 else None
+        match = MatchReport(len(vanilla)) if temperature == 0 else None
         ours = rows.get(method, [])
-        summary.append(summarize(method.method, ours, vanilla, conditions, greedy_match_rate=rate))
+        summary.append(summarize(method.method, ours, vanilla, conditions, match=match))
         by_category += summarize_categories(method.method, ours, vanilla, conditions)
     write_table(path / "summary.csv", COLUMNS, summary)
     write_table(path / "summary_by_category.csv", CATEGORY_COLUMNS, by_category)
@@ -225,11 +228,10 @@ def write_config(
 
 
 def write_table(path: Path, columns: Sequence[str], rows: Sequence[dict[str, Any]]) -> None:
-    lines = [",".join(columns)]
-    for row in rows:
-        cells = [str(cell(row.get(name))) for name in columns]
-        lines.append(",".join(f'"{text}"' if "," in text else text for text in cells))
-    path.write_text("\n".join(lines) + "\n", "utf-8")
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows([cell(row.get(name)) for name in columns] for row in rows)
 
 
 GRID = list(itertools.product((2, 4, 6), (2, 4, 8), (8, 16, 32)))

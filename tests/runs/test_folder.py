@@ -132,7 +132,7 @@ def test_keys_that_the_package_has_gained_or_lost_do_not_end_a_run(tmp_path: Pat
     RunFolder.open(asked, task="fake").close()
 
     def age(kept: Any) -> None:
-        del kept.trainer.save_precision, kept.method.eagle_chain.adaptive
+        del kept.trainer.save_precision, kept.method.eagle_chain.stop_confidence
         kept.profile.decode_tokens = 24
 
     rewrite(tmp_path, age)
@@ -143,10 +143,10 @@ def test_keys_that_the_package_has_gained_or_lost_do_not_end_a_run(tmp_path: Pat
 
     rewrite(tmp_path, age)
     asked.trainer.save_precision = "float16"
-    asked.method.eagle_chain.adaptive = True
+    asked.method.eagle_chain.stop_confidence = 0.5
     message = refusal(asked)
     assert "trainer.save_precision" in message and "float16" in message
-    assert "method.eagle_chain.adaptive" in message and "profile" not in message
+    assert "method.eagle_chain.stop_confidence" in message and "profile" not in message
 
 
 @pytest.mark.parametrize("chosen", ["prompt_lookup", "prompt_lookup,suffix,vanilla"])

@@ -8,11 +8,12 @@ from rich.console import Console
 from rich.table import Table
 
 from eagle_lab.columns import SUMMARY
-from eagle_lab.runs.terminal import bench_table, crossover_table, curve_table, reasons, show_profile
+from eagle_lab.runs.terminal import bench_table, crossover_table, curve_table, notes, show_profile
 
 ROW: dict[str, Any] = dict.fromkeys(column.key for column in SUMMARY) | {
     "method": "eagle_dynamic_shipped", "depth": 6, "width": 10, "num_nodes": 59, "status": "ok",
     "tau_micro": 3.214, "tau_micro_low": 3.1, "tau_micro_high": 3.3, "tokens_per_second": 123.4,
+    "settings": '{"depth": 6, "stop_confidence": 0.1}', "num_disturbed": 0,
     "speedup": 2.345, "speedup_low": 2.2, "speedup_high": 2.4, "greedy_match_rate": 1.0,
 }  # fmt: skip
 
@@ -37,9 +38,19 @@ def test_a_bench_without_timing_has_no_columns_of_speed() -> None:
     assert "τ" in text and "speedup" not in text
 
 
-def test_infeasible_rows_say_why() -> None:
-    row = ROW | {"status": "infeasible", "reason": "too few"}
-    assert [line.endswith("too few") for line in reasons([ROW, row])] == [True]
+def test_rows_of_one_method_and_tree_are_told_apart_by_their_settings() -> None:
+    other = ROW | {"settings": '{"depth": 6, "stop_confidence": 0.2}'}
+    text = text_of(bench_table([ROW, other]))
+    assert "stop_confidence=0.1" in text and "stop_confidence=0.2" in text and "depth=" not in text
+    assert "stop_confidence" not in text_of(bench_table([ROW]))
+
+
+def test_notes_name_what_is_infeasible_and_what_was_disturbed() -> None:
+    infeasible = ROW | {"status": "infeasible", "reason": "too few"}
+    stalled = ROW | {"num_disturbed": 3, "speedup_robust": 2.5}
+    first, second = notes([ROW, infeasible, stalled])
+    assert "too few" in first
+    assert "eagle_dynamic_shipped 6/10/59" in second and "3" in second and "2.50" in second
 
 
 PASS = {

@@ -34,7 +34,8 @@ from eagle_lab.bench.peers.counting import Pass, generations_of
 from eagle_lab.engine.loop import check_fits
 from eagle_lab.engine.record import Generation
 from eagle_lab.engine.sampling import Sampling, row_key
-from eagle_lab.errors import UserError, choose
+from eagle_lab.errors import UserError
+from eagle_lab.methods.build import Decoder
 from eagle_lab.methods.draft_model import check_same_vocabulary, load_draft_model
 from eagle_lab.targets.target import Target
 
@@ -58,9 +59,6 @@ def unmodified(target: Target) -> Any:
         plain.set_attn_implementation("eager")  # sdpa, the default of 5.17, leaves the cap out
     plain.generation_config = GenerationConfig()
     return plain.eval().requires_grad_(False)
-
-
-SCHEDULES = ("constant", "heuristic", "heuristic_transient")
 
 
 class _Arrivals(BaseStreamer):
@@ -91,17 +89,8 @@ class _Arrivals(BaseStreamer):
         return seconds
 
 
-class HfGenerate:
-    """Plain `generate`.
-
-    Attributes:
-        max_nodes: most tokens drafted per pass.
-        max_batch_size: most prompts it decodes side by side; None for any number.
-        context_length: most tokens of a prompt, its answer and a draft, the draft model's included.
-    """
-
-    max_nodes = 0
-    max_batch_size: int | None = None
+class HfGenerate(Decoder):
+    """Plain `generate`; `context_length` holds the draft model's, too."""
 
     def __init__(self, target: Target):
         self.target = target
@@ -213,25 +202,20 @@ class HfAssisted(HfGenerate):
         draft_model: str | Path | Target | None = None,
         num_draft_tokens: int = 20,
         stop_confidence: float = 0.4,
-        schedule: str = "constant",
     ):
         """Load the draft model; the defaults are those that transformers 5 ships.
 
         Args:
             target: the model.
             draft_model: hub id or folder, or a model that is loaded.
-            num_draft_tokens: first and, with a constant schedule, longest draft
-                (`num_assistant_tokens`).
+            num_draft_tokens: longest draft (`num_assistant_tokens`).
             stop_confidence: a draft ends after a token that is less probable than this
                 (`assistant_confidence_threshold`); transformers moves the threshold as it goes
                 where scikit-learn is installed; 0 never stops.
-            schedule: constant, heuristic (two longer after a draft accepted whole, one shorter
-                otherwise, from answer to answer) or heuristic_transient (afresh each answer).
 
         Raises:
             UserError: no model, one of another vocabulary, or a value outside its range.
         """
-        choose(schedule, SCHEDULES, "schedule of method.hf_assisted")
         if num_draft_tokens < 1 or not 0 <= stop_confidence < 1:
             raise UserError(
                 f"hf_assisted: num_draft_tokens={num_draft_tokens} must be at least 1 and "
@@ -250,7 +234,7 @@ class HfAssisted(HfGenerate):
         self.assistant = unmodified(drafter)
         self.assistant.generation_config = GenerationConfig(
             num_assistant_tokens=num_draft_tokens,
-            num_assistant_tokens_schedule=schedule,
+            num_assistant_tokens_schedule="constant",
             assistant_confidence_threshold=stop_confidence,
         )
 

@@ -27,6 +27,7 @@ from eagle_lab.engine.record import Generation
 from eagle_lab.engine.sampling import Sampling
 from eagle_lab.errors import Infeasible, Missing, UserError
 from eagle_lab.files import whole
+from eagle_lab.methods.build import Decoder
 from eagle_lab.targets.smollm2 import cache_folder
 from eagle_lab.targets.target import Target
 
@@ -112,17 +113,10 @@ def _pairs_of_halves(weight: Tensor, heads: int) -> Tensor:
 _F32 = 0  # GGML_TYPE_F32
 
 
-class LlamaCpp:
-    """Plain decoding by llama.cpp, one prompt at a time.
+class LlamaCpp(Decoder):
+    """Plain decoding by llama.cpp, one prompt at a time."""
 
-    Attributes:
-        max_nodes: tokens drafted per pass: none.
-        max_batch_size: most prompts it decodes side by side.
-        context_length: most tokens of a prompt and its answer.
-    """
-
-    max_nodes = 0
-    max_batch_size: int | None = 1
+    max_batch_size = 1
 
     def __init__(self, target: Target, *, path: str | None = None, context_length: int = 4096):
         """Load `path`, a GGUF file of the target; None writes one into the cache folder.

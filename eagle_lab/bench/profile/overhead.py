@@ -37,7 +37,7 @@ def measure_overhead(
     rest = cycles - models
     return {
         "method": method.name,
-        **method.settings,
+        **method.sizes,
         "batch_size": len(prompts),
         "num_cycles": len(cycles),
         "cycle_ms": _quantile(cycles, 0.5),
