@@ -1,13 +1,26 @@
-"""The two commands of the README are those that CI runs."""
+"""The README is short and holds the two commands of CI; links in the documents lead somewhere."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parent.parent
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+README = ROOT / "README.md"
+PAGES = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 def test_the_two_commands_are_there() -> None:
-    assert "pip install -e . && python -m eagle_lab.run +experiment=quickstart" in README
-    assert 'pip install -e ".[test]" && pytest' in README
+    text = README.read_text(encoding="utf-8")
+    assert "pip install -e . && python -m eagle_lab.run +experiment=quickstart" in text
+    assert 'pip install -e ".[test]" && pytest' in text
+    assert len(text.encode()) <= 10_000
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8"))
+    files = [link.partition("#")[0] for link in links if "://" not in link]
+    assert [link for link in files if link and not (page.parent / link).exists()] == []
