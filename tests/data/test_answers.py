@@ -41,12 +41,12 @@ def test_two_bytes_a_token(tmp_path):
 
 
 def test_damage_is_named(tmp_path):
-    with pytest.raises(UserError, match="no stored answers at"):
+    with pytest.raises(UserError, match=tmp_path.name):
         load_answers(tmp_path)
     path = tmp_path / ANSWERS
     save_answers(path, answers(300), FACTS)
     path.write_bytes(path.read_bytes()[:-3])
-    with pytest.raises(UserError, match=r"answers\.safetensors' are damaged"):
+    with pytest.raises(UserError, match=r"answers\.safetensors"):
         load_answers(path)
 
 
@@ -54,5 +54,5 @@ def test_a_file_of_another_kind_is_refused(tmp_path):
     from safetensors.torch import save_file
 
     save_file({"weight": torch.zeros(1)}, tmp_path / "model.safetensors")
-    with pytest.raises(UserError, match="holds no stored answers"):
+    with pytest.raises(UserError, match=r"model\.safetensors"):
         load_answers(tmp_path / "model.safetensors")

