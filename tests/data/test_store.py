@@ -86,6 +86,16 @@ def test_a_store_of_the_first_version_reads_alike(tmp_path):
         assert torch.equal(one.features["top"], same.features["top"])
 
 
+def test_an_unfinished_store_of_the_first_version_goes_on_as_it_was_begun(tmp_path):
+    written(tmp_path, SHARDS[:1])
+    as_early_version(tmp_path)
+    (tmp_path / INDEX).rename(tmp_path / f"{INDEX}.partial")
+    store = FeatureStore.open(written(tmp_path))
+    assert store.index["format"] == 1
+    for one, same in zip(store, [one for shard in SHARDS for one in shard], strict=True):
+        assert torch.equal(one.features["top"].float(), same.features["top"])
+
+
 def flip_bit(path, place):
     data = bytearray(path.read_bytes())
     data[place] ^= 1
