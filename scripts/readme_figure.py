@@ -21,7 +21,7 @@ SHOWN = {
     ("eagle_chain", 4): "EAGLE-1 chain, 4 tokens",
     ("eagle_dynamic", 4): "EAGLE-2 tree, 4 nodes",
     ("eagle_dynamic", 8): "EAGLE-2 tree, 8 nodes",
-    ("hybrid", 24): "that tree and copies",
+    ("hybrid", 24): "hybrid: 8-node tree, copies",
 }
 
 

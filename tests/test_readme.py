@@ -9,7 +9,12 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
-PAGES = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    README,
+    *ROOT.glob("C*.md"),
+    ROOT / "experiments/README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+]
 
 
 def test_the_two_commands_are_there() -> None:
