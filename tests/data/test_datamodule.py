@@ -19,7 +19,7 @@ def data_of(store: FakeStore, **changes: int | float | str | None) -> DrafterDat
 
 
 def test_conversations_without_a_label_are_skipped_and_counted() -> None:
-    """Case 6, also where the only assistant tokens are the first two, which no row predicts."""
+    """Also where the only assistant tokens are the first two, which no row predicts."""
     store = FakeStore([9] * 8)
     store[1].supervised[:] = False
     store[2].supervised[2:] = False
@@ -33,7 +33,6 @@ def test_conversations_without_a_label_are_skipped_and_counted() -> None:
 
 
 def test_an_all_zero_mask_stops_the_run() -> None:
-    """Case 6."""
     store = FakeStore([9] * 4)
     for conversation in store.conversations:
         conversation.supervised[:] = False

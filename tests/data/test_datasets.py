@@ -14,7 +14,7 @@ from tests.training.fakes import FakeStore
 
 
 def test_a_split_is_disjoint_and_complete() -> None:
-    """Case 19: 12501 conversations, a fifth held out."""
+    """12501 conversations, a fifth held out."""
     train, val = split_conversations([f"c{i}" for i in range(12501)], val_fraction=0.2, seed=0)
     assert len(val) == 2500
     assert not set(train) & set(val)
