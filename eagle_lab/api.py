@@ -8,7 +8,7 @@
 None is the drafter that comes with the package for this target; "runs/train/drafter" would be one
 of your own.
 
-Knows no configuration; `decode` of `decoding.loop` is the engine underneath.
+Knows no configuration; `engine.loop.decode` is the engine underneath.
 """
 
 from __future__ import annotations

@@ -1,16 +1,14 @@
 """Where a capture's conversations come from: prompts to answer, or text that is already written.
 
-Each source can be iterated again and again with the same result, and carries its name and hash, so
-that a store can say what it was made from.
-
-Chats and prompts from Hugging Face `datasets`: by hub name, or a local folder.
+A source can be iterated again and again with the same result, and carries its name and hash, so
+that a store can say what it was made from. Hugging Face `datasets` are read by hub name or folder
+(one that `save_to_disk` wrote, or one of JSON lines, CSV or Parquet files):
 
     dataset:NAME              the split "train"
     dataset:NAME:SPLIT        another split, such as train_sft
     dataset:NAME:SPLIT:SUBSET a subset (configuration) of the data set
 
-NAME may be a folder: one that `save_to_disk` wrote, or one of JSON lines, CSV or Parquet files.
-Rows are understood by their columns (see `row_to_chat`); those that hold no chat which a user
+Their rows are understood by their columns (see `row_to_chat`); those that hold no chat which a user
 opens and whose turns alternate are skipped and counted.
 """
 

@@ -1,11 +1,8 @@
 """Thousands of varied training prompts, made from templates and word lists.
 
-The lists are text files in assets/prompts/training; prompt_templates.py fills their slots. One
-seed gives one long sequence: the first hundred of a thousand are the hundred one gets by asking
-for a hundred. No turn equals a turn of the builtin bench questions, or of any other questions
-that the caller excludes.
-
-Templates with slots: how `Write a {tone} email to {person}.` becomes a sentence.
+The lists are text files in assets/prompts/training. One seed gives one long sequence: the first
+hundred of a thousand are the hundred one gets by asking for a hundred. No turn equals one of the
+builtin bench questions, or of any other questions that the caller excludes.
 
 {slot} draws an entry of the word list of that name, {slot2} another entry of the same list,
 {Slot} begins with a capital letter, {n=2..9} draws a whole number and names it `n`, a(n) agrees

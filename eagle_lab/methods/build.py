@@ -1,11 +1,8 @@
-"""From `method.NAME` entries of the configuration to methods that can run.
+"""Methods of a bench, and how `method.NAME` entries of the configuration become them.
 
-An entry names the class of its proposer, or of its decoder if it is a peer (`_target_`), and the
-arguments of its constructor. The target and the drafter are added here, where the class takes them.
-
-A method of a bench: a name, a proposer, a drafter if it needs one, its settings.
-
-A peer has no proposer: another library decodes, in its own loop. To the bench it is a `Decoder`.
+An entry names a class (`_target_`) and arguments of its constructor; target and drafter are added
+where the class takes them. A `Method` is a name, all its settings, and what runs it: a proposer in
+our loop, or, of a peer, a `Decoder`, another library's own loop.
 """
 
 from __future__ import annotations

@@ -1,27 +1,16 @@
-"""A language model that drafts, on a cache that follows the rows' texts.
+"""Drafting with a language model of its own, on a cache that follows the rows' texts.
 
-What the methods have in common that draft with a whole model, the target itself included. The
-model is a `Target`, so its cache rolls back a row at a time as the target's own does.
+The model is a `Target`, so its cache rolls back a row at a time as the target's own does.
+
+    Speculative       a smaller model of the same vocabulary (Leviathan et al. 2211.17192, Chen et
+                      al. 2302.01318): tokens drawn from q are accepted with min(1, p/q)
+    SelfSpeculation   the target drafts for itself, a control: all is accepted but ties, and less
+                      than that means a fault in tree, cache or verification
+    SharedVocabulary  which tokens two models share: q is renormalized over them, p and the residual
+                      keep the target's whole vocabulary, so nothing that is not shared is lost
 
 Shapes: B rows, T unread tokens, G drafted tokens, V vocabulary of the target, W of the draft
 model, D tokens that can be drafted.
-
-Which tokens two models share, and a distribution over these as one over the target's vocabulary.
-
-Drafting is restricted to shared tokens and q renormalized over them; the target's p and the
-residual stay on its full vocabulary, which keeps the method lossless whatever is shared.
-
-Shapes: D shared tokens, V vocabulary of the target.
-
-Speculative sampling: a smaller model of the same vocabulary drafts a chain.
-
-Leviathan et al. 2211.17192, Chen et al. 2302.01318. At T > 0 tokens are drawn from the draft
-model's distribution q under the run's temperature, top-k and top-p, and accepted with min(1, p/q).
-
-The target drafts for itself: a control, not a speed-up.
-
-Drafter and target are one model, so everything is accepted except ties of the arithmetic; a row
-of a bench that shows less than that has found a fault in tree, cache or verification.
 """
 
 from __future__ import annotations

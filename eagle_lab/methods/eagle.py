@@ -9,16 +9,11 @@ After each cycle the accepted + 1 new pairs are computed anew from the target's 
 that same pass yields the state after the new root, from which level 1 of the next tree comes
 (EAGLE 2401.15077, section 4; without the true features acceptance falls by 8-15 %).
 
-Shapes: B rows, K nodes of a level, M drafted slots so far, H hidden width, D draft vocabulary.
+On a GPU drafts of fixed shape run as captured graphs (`DraftGraphs`): a tree grown by a dozen small
+operations per level is bound by their launches long before its passes are.
 
-The EAGLE drafter from CUDA graphs: single passes, and whole trees of one shape.
-
-A tree grown by a dozen small operations per level is bound by their launches long before its passes
-are; captured as a whole it is one. That takes a draft whose shapes and number of levels do not
-depend on what it holds, and no host sync. Shapes: B rows, N columns, M
-drafted slots, H hidden width.
-
-One branch drafted by an EAGLE drafter: what serving engines use at larger batches.
+Shapes: B rows, N columns, K nodes of a level, M drafted slots so far, H hidden width, D draft
+vocabulary.
 """
 
 from __future__ import annotations

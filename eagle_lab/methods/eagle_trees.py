@@ -1,16 +1,13 @@
-"""EAGLE-2: the draft tree follows the drafter's confidence (2406.16858).
+"""Trees of an EAGLE drafter: of fixed shape (EAGLE-1), or following its confidence (EAGLE-2).
 
-Children are chosen, not drawn, at every temperature: which nodes survive the reranking may depend
-only on what was known before a draw, so drawn children cannot be pruned by their scores.
+EagleStatic (2401.15077) fills its shape level by level. At T > 0 children are drawn from the
+drafter's distribution without replacement and verified by recursive rejection; the shape is fixed
+before the draw, which keeps it lossless.
 
-With `stop_confidence` a row's tree ends at the first level whose best path is less probable than
-that; rows of a batch end where they like, the rest of their columns is padding.
-
-EAGLE-1: a tree of fixed shape, filled level by level (2401.15077).
-
-Greedy decoding takes the best children of each node. At T > 0 children are drawn from the
-drafter's distribution without replacement, and `verify` decides by recursive rejection; the shape
-is fixed before the draw, which keeps it lossless.
+EagleDynamic (2406.16858) chooses its children at every temperature: which nodes survive the
+reranking may depend only on what was known before a draw, so drawn children cannot be pruned by
+their scores. With `stop_confidence` a row's tree ends at the first level whose best path is less
+probable than that; the rest of its columns is padding.
 """
 
 from __future__ import annotations

@@ -1,15 +1,11 @@
 """Suffix matching: copy what followed the longest suffix of the context that stood there before.
 
 Unlike an n-gram, the match may be of any length, and the draft grows with it: a long match is
-seldom a coincidence (SuffixDecoding, 2411.04975, section 3). A suffix automaton per row knows the
-longest match at every token. Copies are point-mass proposals, hence lossless.
-
-A suffix automaton that grows token by token, in amortised constant time per token.
-
-Its states are classes of substrings of the text that end at the same places; a state's link is
-the longest suffix of its strings that ends at more places. So the link of the state that stands
-for the whole text is the longest suffix that occurs earlier, with no search at all
-(Blumer et al. 1985, The smallest automaton recognizing the subwords of a text).
+seldom a coincidence (SuffixDecoding, 2411.04975, section 3). Copies are point-mass proposals, hence
+lossless. A suffix automaton per row grows token by token, in amortized constant time, and knows the
+longest match at every token (Blumer et al. 1985, The smallest automaton recognizing the subwords of
+a text): its states are classes of substrings that end at the same places, a state's link is the
+longest suffix that ends at more places, so the whole text's link is its longest repeat.
 
     text   a b c a b      longest repeat  a b, its earlier occurrence ends at place 1
 """

@@ -1,19 +1,15 @@
 """Speculative sampling across tokenizers: the draft model has a vocabulary of its own.
 
-Greedy drafts travel as text: the row is re-encoded for the draft model, and what it writes is
-encoded for the target (universal assisted generation in transformers). At T > 0 tokens are drawn
-among those that both vocabularies hold, q renormalized over them and p over the target's full
-vocabulary (token-level intersection, Timor et al. 2502.05202). Both are lossless.
-
-Token ids of one tokenizer as those of another, by way of their text.
+At T > 0 tokens are drawn among those that both vocabularies hold, q renormalized over them and p
+over the target's full vocabulary (token-level intersection, Timor et al. 2502.05202). Greedy drafts
+travel as text (universal assisted generation in transformers): the row is re-encoded for the draft
+model, and what it writes is encoded for the target. Both are lossless.
 
     target tokens     ... |Ġwe|Ġth|            the row so far: "... we th"
     draft tokens      ... |Ġwe|Ġth|            the same text, re-encoded
     drafted                       |e|Ġsea|     "e sea"
     text as a whole   ... |Ġwe|Ġthe|Ġsea|      the target's own spelling merges across the end
     to be verified                |e|Ġsea|     what continues the row as it stands
-
-Knows two tokenizers and no model.
 """
 
 from __future__ import annotations

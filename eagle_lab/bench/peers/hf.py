@@ -1,21 +1,15 @@
 """Hugging Face `generate` as a peer: plain, assisted by a draft model, and with prompt lookup.
 
-The loop, the layers and the defaults are those of transformers; the weights, the prompts, the
-distribution and the counting are ours. Tokens arrive through a streamer, one call per pass of the
-target, and a hook notes how many columns each pass had; nothing else of ours runs inside. How a
-cycle splits into drafting and verifying is not known.
+Loop, layers and defaults are those of transformers; weights, prompts, distribution and counting are
+ours. A peer gets a second model of the target's class whose parameters are the target's own
+tensors: weights are in memory once, buffers and caches twice. Tokens arrive through a streamer, one
+call per pass of the target, and a hook notes how many columns each pass had. How a cycle splits
+into drafting and verifying is not known.
 
 At T > 0 transformers draws from torch's global generator, seeded here with the keys of the batch's
-rows: a run repeats itself, but a row's text changes with its neighbours.
-
-transformers 5.17 rolls sliding-window caches back wrongly: for such models assisted generation and
-prompt lookup fail there, or their greedy match rate shows it. 5.24 is right.
-
-A target's model as Hugging Face ships it, beside the one that our engine runs.
-
-Our engine replaces the attention of the model it runs and, on a CPU, its linear layers. A peer
-needs neither, so it gets a second model of the same class and configuration whose parameters are
-the target's own tensors: the weights are in memory once, only buffers and caches twice.
+rows: a run repeats itself, but a row's text changes with its neighbours. transformers 5.17 rolls
+sliding-window caches back wrongly: for such models assisted generation and prompt lookup fail
+there, or their greedy match rate shows it; 5.24 is right.
 """
 
 from __future__ import annotations

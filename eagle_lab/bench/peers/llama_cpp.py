@@ -1,15 +1,11 @@
 """llama.cpp as a peer, through llama-cpp-python: another engine on the same weights in F32.
 
 Imported only where the method is asked for. The weights are written as GGUF once and lie in memory
-a second time; keys and values are kept in F32, too, so that greedy output can be compared. With
-top_p < 1 and a temperature other than 1 its distribution is another than ours: it cuts before it
-heats.
-
-A target's weights as a GGUF file in F32, which llama.cpp runs.
-
-Token ids go in and come out, so the file carries no tokenizer, only the size of the vocabulary.
-Llama-type models; llama.cpp rotates neighbouring pairs of a head's dimensions where Hugging Face
-rotates its halves, so the rows of the query and key projections change places.
+a second time; keys and values are kept in F32, too, so that greedy output can be compared. Token
+ids go in and come out, so the file carries no tokenizer. Llama-type models; llama.cpp rotates
+neighbouring pairs of a head's dimensions where Hugging Face rotates its halves, so the rows of the
+query and key projections change places. With top_p < 1 and a temperature other than 1 its
+distribution is another than ours: it cuts before it heats.
 """
 
 from __future__ import annotations
