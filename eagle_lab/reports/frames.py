@@ -130,7 +130,7 @@ def with_ties(summary: pd.DataFrame, divergences: pd.DataFrame) -> pd.DataFrame:
     keys = ["method", *TREE]
     if not {*keys, "verdict"} <= set(divergences):
         return summary
-    if "settings" in divergences and "settings" in summary:
+    if has_values(divergences, "settings") and has_values(summary, "settings"):
         keys.append("settings")
     ties = divergences.loc[divergences["verdict"] == "tie", keys]
     counted = ties.astype(dict.fromkeys(TREE, float)).value_counts(dropna=False)

@@ -183,7 +183,7 @@ def test_pairs_after_the_longest_path_change_nothing(target, monkeypatch):
         tokens, roots = [[11, 12, 13, 14], [15, 16, 17]], torch.tensor([14, 17])
         context = Context(tokens, roots, target.new_cache(2), Sampling(), Uniforms([0, 1]))
         context.cache.advance(torch.tensor([3, 2]))
-        proposer.begin(context, prompts[:, :3])
+        proposer.begin(context, {"top": prompts[:, :3]})
         context.cache.advance(num_accepted + 1)
         run = proposer._run
         proposer._run = lambda *columns, run=run: (
@@ -191,7 +191,7 @@ def test_pairs_after_the_longest_path_change_nothing(target, monkeypatch):
         )
         with monkeypatch.context() as patch:
             patch.setattr(target, "fast_layers", fast)
-            proposer.observe(context, acceptance, Scores(torch.zeros(2, 5, 1), features))
+            proposer.observe(context, acceptance, Scores(torch.zeros(2, 5, 1), {"top": features}))
         states.append(proposer.root_hidden)
     assert widths == [3, 5]
     assert torch.equal(*states)
