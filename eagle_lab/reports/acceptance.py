@@ -37,27 +37,11 @@ from eagle_lab.errors import UserError
 Floats = NDArray[np.float64]
 
 
-def emitted_lengths(row: pd.Series) -> list[int]:
-    """Tokens emitted per cycle of one generation.
-
-    Where the file does not hold them they follow from the token count: the prefill gives the first
-    token, every cycle but the last gives accepted + 1, the last one gives what is left.
-    """
-    kept = row.get("emitted_lengths")
-    if isinstance(kept, list):
-        return [int(value) for value in kept]
-    accepted = row["accepted_lengths"]
-    if not accepted:
-        return []
-    before = [int(value) + 1 for value in accepted[:-1]]
-    return [*before, len(row["tokens"]) - 1 - sum(before)]
-
-
 def cycles(generations: pd.DataFrame) -> pd.DataFrame:
     """One row per cycle: label, question_id, accepted, emitted, judged, cut."""
     rows: list[tuple[object, ...]] = []
     for _, row in generations.iterrows():
-        accepted, emitted = row["accepted_lengths"], emitted_lengths(row)
+        accepted, emitted = row["accepted_lengths"], row["emitted_lengths"]
         judged = judged_lengths(row.get("judged_lengths"), accepted, emitted)
         columns = zip(accepted, emitted, judged, cut_cycles(accepted, emitted), strict=True)
         rows += [(row["label"], str(row["question_id"]), *cycle) for cycle in columns]
@@ -162,11 +146,10 @@ def tokens_per_cycle(generations: pd.DataFrame, cycle_rows: pd.DataFrame) -> pd.
 
 
 NUM_BINS = 20
+"""Of equal width over [0, 1]; a bin holds its lower edge, the last one 1 too."""
 
 
-def calibration(
-    generations: pd.DataFrame, *, num_bins: int = NUM_BINS, seed: int = 0
-) -> pd.DataFrame:
+def calibration(generations: pd.DataFrame, *, seed: int = 0) -> pd.DataFrame:
     """Acceptance by the drafter's confidence, one row per label and bin that holds a judged token.
 
     Confidence is the probability that the drafter gave a token after its parent. A bench with
@@ -175,7 +158,6 @@ def calibration(
 
     Args:
         generations: rows with `label`, `draft_confidences` and `draft_accepted`.
-        num_bins: bins of equal width over [0, 1]; a bin holds its lower edge, the last one 1 too.
         seed: of the bootstrap, which resamples questions.
 
     Returns:
@@ -193,7 +175,7 @@ def calibration(
         )
     rows = generations[generations["draft_confidences"].notna()]
     frames = [
-        _label_calibration(str(label), part, num_bins, seed)
+        _label_calibration(str(label), part, seed)
         for label, part in rows.groupby("label", sort=False)
     ]
     return pd.concat(frames, ignore_index=True)
@@ -213,19 +195,19 @@ def expected_calibration_error(bins: pd.DataFrame) -> float:
     return float(np.average(distance, weights=bins["num_trials"]))
 
 
-def _label_calibration(label: str, rows: pd.DataFrame, num_bins: int, seed: int) -> pd.DataFrame:
+def _label_calibration(label: str, rows: pd.DataFrame, seed: int) -> pd.DataFrame:
     question = pd.factorize(rows["question_id"].astype(str))[0]
-    trials, accepted, confidence = np.zeros((3, int(question.max()) + 1, num_bins))
+    trials, accepted, confidence = np.zeros((3, int(question.max()) + 1, NUM_BINS))
     columns = (question, rows["draft_confidences"], rows["draft_accepted"])
     for place, confidences, outcomes in zip(*columns, strict=True):
         given = np.asarray(confidences, dtype=np.float64)
         # 0.15 / 0.05 is 2.999…: the edge belongs to the bin above it
-        bins = np.minimum(np.floor(given * num_bins + 1e-9).astype(int), num_bins - 1)
+        bins = np.minimum(np.floor(given * NUM_BINS + 1e-9).astype(int), NUM_BINS - 1)
         np.add.at(trials[place], bins, 1)
         np.add.at(confidence[place], bins, given)
         np.add.at(accepted[place], bins, np.asarray(outcomes, dtype=np.float64))
     low, high = intervals(accepted, trials, seed)
-    edges = np.round(np.linspace(0, 1, num_bins + 1), 6)
+    edges = np.round(np.linspace(0, 1, NUM_BINS + 1), 6)
     frame = pd.DataFrame(
         {
             "label": label,

@@ -18,7 +18,6 @@ import html
 import io
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -108,30 +107,26 @@ METHODS = {
     "hf_prompt_lookup": MethodStyle("#000000", "3", "-."),
     "llama_cpp": MethodStyle("#000000", "4", "-"),
 }
-_OTHERS = tuple(
-    MethodStyle(color, marker, "--")
-    for color, marker in zip(
-        ("#661100", "#6699CC", "#DDCC77", "#888888"), ("h", "p", "8", "*"), strict=True
-    )
-)
+_OTHERS = [
+    MethodStyle("#661100", "h", "--"),
+    MethodStyle("#6699CC", "p", "--"),
+    MethodStyle("#DDCC77", "8", "--"),
+    MethodStyle("#888888", "*", "--"),
+]
 
 
 def method_style(method: str) -> MethodStyle:
     """The style of `method`; an unknown name takes its longest known beginning, or a spare."""
-    if method in METHODS:
-        return METHODS[method]
-    beginnings = [name for name in METHODS if method.startswith(name)]
-    if beginnings:
-        return METHODS[max(beginnings, key=len)]
-    return _OTHERS[sum(method.encode()) % len(_OTHERS)]
+    known = max(filter(method.startswith, METHODS), key=len, default=None)
+    return METHODS[known] if known else _OTHERS[sum(method.encode()) % len(_OTHERS)]
 
 
-def label_styles(labels: Sequence[str], methods: Sequence[str]) -> dict[str, MethodStyle]:
-    """A style per row label; several settings of one method share its hue, ever lighter.
+def styles_of(rows: pd.DataFrame) -> dict[str, MethodStyle]:
+    """A style per `label` of `rows`; several settings of one `method` share its hue, ever lighter.
 
     So do methods that share a style, such as a method and its namesake with another drafter.
     """
-    bases = {label: method_style(method) for label, method in zip(labels, methods, strict=True)}
+    bases = dict(zip(rows["label"], rows["method"].map(method_style), strict=True))
     shades = {base: _shades(base, list(bases.values()).count(base)) for base in bases.values()}
     return {label: next(shades[base]) for label, base in bases.items()}
 
@@ -142,13 +137,6 @@ def _shades(base: MethodStyle, count: int) -> Iterator[MethodStyle]:
         paler = LIGHTEST * rank / max(count - 1, 2)
         red, green, blue = (1 - (1 - channel) * (1 - paler) for channel in to_rgb(base.color))
         yield MethodStyle(to_hex((red, green, blue)), base.marker, base.linestyle)
-
-
-@contextmanager
-def paper_style() -> Iterator[None]:
-    """Matplotlib settings of this module, for the time of a `with` block."""
-    with mpl.rc_context(SETTINGS):
-        yield
 
 
 def shades(count: int) -> list[str]:
@@ -191,14 +179,14 @@ class Plot:
     def save(self, folder: Path) -> Path:
         """Write `folder/NAME.png`, whole or not at all; the caption goes into its metadata."""
         path = folder / f"{self.name}.png"
-        with whole(path) as partial, paper_style():
+        with whole(path) as partial, mpl.rc_context(SETTINGS):
             self.figure.savefig(partial, format="png", metadata={"Description": self.caption})
         return path
 
     def _repr_html_(self) -> str:
         """How a notebook shows it: figure and caption."""
         image = io.BytesIO()
-        with paper_style():
+        with mpl.rc_context(SETTINGS):
             self.figure.savefig(image, format="png", dpi=120)
         data = base64.b64encode(image.getvalue()).decode("ascii")
         return (

@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from typing import Any
 
+import matplotlib as mpl
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
 from eagle_lab.columns import SUMMARY, Column, pick
 from eagle_lab.reports import draw
-from eagle_lab.reports.draw import Line, Panel, Plot, label_styles, paper_style, shades
+from eagle_lab.reports.draw import Line, Panel, Plot, shades, styles_of
 from eagle_lab.reports.frames import conditions, has_values, label_rows
 from eagle_lab.reports.load import SIZES, TAU, Profile, acceptance_columns
 from eagle_lab.reports.sweeps import Grid, StepCosts, best_setting, fit_step_costs, with_cost_model
@@ -47,17 +48,12 @@ def plot(name: str, data: Any, rows: pd.DataFrame | None = None, suffix: str = "
         suffix: of the file's name.
     """
     sketch = FIGURES[name]
-    with paper_style():
+    with mpl.rc_context(draw.SETTINGS):
         figure = sketch.make(data)
     if figure is None:
         return None
     shared = "" if rows is None else conditions(rows)
     return Plot(name + suffix, sketch.title, sketch.caption.format(conditions=shared), figure)
-
-
-def styles_of(rows: pd.DataFrame) -> dict[str, draw.MethodStyle]:
-    """Style per label of `rows`."""
-    return label_styles(list(rows["label"]), list(rows["method"]))
 
 
 def by_method(rows: pd.DataFrame, column: Column, xlabel: str) -> Figure | None:
@@ -259,7 +255,7 @@ def cost_curves(profile: Profile) -> Figure | None:
     axes = {"target": "target pass (ms)", "draft": "draft step (ms)"}
     return draw.panels(
         [
-            Panel(_TOKENS, ylabel, list(_passes(profile.of(name), False)), log=True)
+            Panel(_TOKENS, ylabel, list(_passes(profile.of(name), "median_ms")), log=True)
             for name, ylabel in axes.items()
             if not profile.of(name).empty
         ]
@@ -283,22 +279,22 @@ def relative_cost(profile: Profile) -> Figure | None:
         Line(first["num_tokens"], 100 * first[name], label, {"color": color, "marker": "o"})
         for name, (label, color) in shares.items()
     ]
+    passes = list(_passes(rows, "relative_cost"))
     return draw.panels(
         [
-            Panel(_TOKENS, "pass over n tokens / over 1", list(_passes(rows, True)), log=True),
+            Panel(_TOKENS, "pass over n tokens / over 1", passes, log=True),
             Panel(_TOKENS, "share of the measured limit (%)", limits, log=True),
         ]
     )
 
 
-def _passes(rows: pd.DataFrame, relative: bool) -> Iterator[Line]:
-    """A line per batch size and context, and a dashed one with plain layers."""
-    sizes, contexts = (sorted(rows[name].unique()) for name in SIZES)
-    name = "relative_cost" if relative else "median_ms"
+def _passes(rows: pd.DataFrame, name: str) -> Iterator[Line]:
+    """A line of `name` per batch size and context, and a dashed one with plain layers."""
+    sizes, contexts = (sorted(rows[size].unique()) for size in SIZES)
     for (size, context), part in rows.groupby(list(SIZES)):
         color = shades(len(sizes))[sizes.index(size)]
         look = {"color": color, "marker": "os^Dv"[contexts.index(context) % 5]}
-        ends = (None, None) if relative else (part["low_ms"], part["high_ms"])
+        ends = (part["low_ms"], part["high_ms"]) if name == "median_ms" else ()
         label = f"batch {size:g}, context {context:g}"
         yield Line(part["num_tokens"], part[name], label, look, *ends)
         if has_values(part, f"plain_{name}"):

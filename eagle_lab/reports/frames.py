@@ -13,8 +13,8 @@ from typing import Any
 
 import pandas as pd
 
+from eagle_lab.bench.statistics import tau_of
 from eagle_lab.columns import SUMMARY, csv_names
-from eagle_lab.reports.acceptance import cycles, emitted_lengths
 
 SETTINGS = ("drafter", "batch_size", "temperature", "depth", "width", "num_nodes")
 TREE = ["depth", "width", "num_nodes"]
@@ -157,15 +157,14 @@ def summarize_generations(
 
 
 def _measures(group: pd.DataFrame) -> dict[str, float]:
-    emitted = cycles(group.assign(label=""))["emitted"]
-    per_turn = group.apply(lambda row: pd.Series(emitted_lengths(row), dtype=float).mean(), axis=1)
+    emitted = group["emitted_lengths"].explode().dropna()
     num_tokens = int(group["tokens"].map(len).sum())
     measures = {
         "num_questions": group["question_id"].nunique(),
         "num_tokens": num_tokens,
         "num_cycles": len(emitted),
         "tau_micro": emitted.mean(),
-        "tau_macro": per_turn.mean(),
+        "tau_macro": pd.Series(map(tau_of, group.to_dict("records")), dtype=float).mean(),
     }
     if has_values(group, "decode_s"):
         measures["tokens_per_second"] = num_tokens / (group["prefill_s"] + group["decode_s"]).sum()

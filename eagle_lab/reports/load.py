@@ -10,7 +10,6 @@ results folder; never imports torch.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,14 +19,14 @@ import pandas as pd
 import yaml
 
 from eagle_lab.errors import UserError
-from eagle_lab.files import write_text
+from eagle_lab.files import partial_path, write_text
 from eagle_lab.reports.frames import label_rows, main_rows, summarize_generations, tidy
 
 MARKS = ("config.yaml", "provenance.json")
 SUMMARY = "summary.csv"
 SIZES = ("batch_size", "context")
 TAU = "val_tau"
-_DEPTH = re.compile(r"val_acceptance_(\d+)")
+TYPES: dict[str, Any] = {"dtype": {"drafter": str}, "low_memory": False}
 _KNOWN_BY_JOBS = {"device", "device_name", "torch_threads"}
 """What the root of a sweep, which loads no model, cannot tell of its own."""
 
@@ -147,29 +146,30 @@ def load_run(path: str | Path) -> Run:
         UserError: if it is no run folder, or holds no results at all.
     """
     folder = run_folder(path)
-    generations = _read_rows(_existing(folder, "generations.jsonl"))
-    summary = _read_summary(_existing(folder, SUMMARY))
-    if "method" not in summary:  # a training's or a profile's
-        summary = pd.DataFrame()
-    training = _read_training(folder)
+    whole = folder / "generations.jsonl"
+    growing = partial_path(whole)
+    generations = _read_rows(whole if whole.is_file() else growing)
+    table = _read_csv(folder / SUMMARY, **TYPES)
+    summary = tidy(table) if "method" in table else pd.DataFrame()
+    training = _training(table)
     config = _read_yaml(folder / "config.yaml")
     if summary.empty and not generations.empty:
         summary = tidy(summarize_generations(generations, config.get("eval") or {}))
-    totals = read_json(_existing(folder, "summary.json"))
-    profile = _read_profile(folder, totals)
+    totals = read_json(folder / "summary.json")
+    profile = _read_profile(folder, table, totals)
     if summary.empty and training.empty and profile is None:
         raise UserError(
             f"{folder} holds no results yet: no rows in generations.jsonl or {SUMMARY}, no "
             "training curve, no cost curves. Let the run go on, then report again"
         )
-    provenance = read_json(_existing(folder, "provenance.json"))
+    provenance = read_json(folder / "provenance.json")
+    by_category = _read_csv(folder / "summary_by_category.csv", **TYPES)
     return Run(
         path=folder,
-        finished=bool(provenance.get("end"))
-        and not (folder / "generations.jsonl.partial").exists(),
+        finished=bool(provenance.get("end")) and not growing.exists(),
         generations=generations,
         summary=label_rows(summary) if not summary.empty else summary,
-        by_category=_read_summary(_existing(folder, "summary_by_category.csv")),
+        by_category=tidy(by_category) if not by_category.empty else by_category,
         divergences=_read_csv(folder / "divergences.csv"),
         training=training,
         profile=profile,
@@ -190,9 +190,8 @@ def load_sweep(root: str | Path) -> Sweep:
     table = tidy(collect_jobs(folder))
     if table["method"].isna().all():
         raise UserError(f"the jobs of {folder} are no benches; report on one of them by its folder")
-    table["job"] = table["job"].fillna("")
-    provenance = read_json(_existing(folder, "provenance.json"))
-    first = _first(read_json(_existing(place, "provenance.json")) for place in places[1:])
+    provenance = read_json(folder / "provenance.json")
+    first = _first(read_json(place / "provenance.json") for place in places[1:])
     return Sweep(
         path=folder,
         table=table,
@@ -216,10 +215,8 @@ def run_folder(path: str | Path) -> Path:
     """
     folder = Path(path).expanduser()
     if not folder.is_dir():
-        beside = f"runs in '{folder.parent}': {_runs_in(folder.parent)}"
         raise UserError(
-            f"no folder '{folder}'; "
-            + (beside if folder.parent.is_dir() else f"nor is there '{folder.parent}'")
+            f"no folder '{folder}'; runs in '{folder.parent}': {_runs_in(folder.parent)}"
         )
     if not any(_is_run(place) for place in (folder, *job_folders(folder))):
         raise UserError(
@@ -230,7 +227,7 @@ def run_folder(path: str | Path) -> Path:
 
 
 def _is_run(folder: Path) -> bool:
-    return any(_existing(folder, name) for name in MARKS)
+    return any((folder / name).is_file() for name in MARKS)
 
 
 def _runs_in(folder: Path) -> str:
@@ -269,17 +266,15 @@ def collect_jobs(root: str | Path) -> pd.DataFrame:
     Raises:
         UserError: if there is no summary at all.
     """
-    folders = [folder for folder in job_folders(root) if _has_summary(folder)]
-    sources = [(folder.name, folder) for folder in folders] or [("", Path(root))]
-    frames = [
-        pd.read_csv(folder / SUMMARY, dtype=str).assign(job=name)
-        for name, folder in sources
+    folders = {folder.name: folder for folder in job_folders(root)} or {"": Path(root)}
+    tables = {
+        name: pd.read_csv(folder / SUMMARY, dtype=str)
+        for name, folder in folders.items()
         if _has_summary(folder)
-    ]
-    if not frames:
+    }
+    if not tables:
         raise UserError(f"nothing to collect: {root} and its job folders hold no {SUMMARY}")
-    table = pd.concat(frames, ignore_index=True)
-    return table[["job", *(name for name in table if name != "job")]]
+    return pd.concat(tables, names=["job"]).reset_index("job").reset_index(drop=True)
 
 
 def write_sweep(root: str | Path) -> Path:
@@ -294,21 +289,13 @@ def _has_summary(folder: Path) -> bool:
     return path.is_file() and path.stat().st_size > 0
 
 
-def _existing(folder: Path, name: str) -> Path | None:
-    """The file `name` of a run, or its unfinished `name.partial`, or None."""
-    for candidate in (folder / name, folder / f"{name}.partial"):
-        if candidate.is_file():
-            return candidate
-    return None
-
-
-def read_json(path: Path | None) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
     """A JSON object; an absent file is an empty one.
 
     Raises:
         UserError: if the file holds something else.
     """
-    if path is None or not path.is_file():
+    if not path.is_file():
         return {}
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -324,21 +311,21 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def _read_rows(path: Path | None) -> pd.DataFrame:
+def _read_rows(path: Path) -> pd.DataFrame:
     """JSON lines as a frame, one row per line; a torn last line of unfinished work is left out.
 
     Raises:
         UserError: if any other line is broken, naming it.
     """
     rows: list[dict[str, Any]] = []
-    lines = [] if path is None else path.read_text(encoding="utf-8").splitlines()
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
             rows.append(json.loads(line))
         except ValueError as error:
-            if number == len(lines) and path is not None and path.suffix == ".partial":
+            if number == len(lines) and path.suffix == ".partial":
                 break
             raise UserError(f"{path}, line {number} is not valid JSON: {error}") from error
     for row in rows:
@@ -347,20 +334,15 @@ def _read_rows(path: Path | None) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _read_summary(path: Path | None) -> pd.DataFrame:
-    frame = _read_csv(path, dtype={"job": str, "drafter": str}, low_memory=False)
-    return tidy(frame) if "method" in frame else pd.DataFrame()
-
-
-def _read_csv(path: Path | None, **options: Any) -> pd.DataFrame:
+def _read_csv(path: Path, **options: Any) -> pd.DataFrame:
     """A table; empty if the file is absent or empty."""
-    has_text = path is not None and path.is_file() and path.stat().st_size > 0
+    has_text = path.is_file() and path.stat().st_size > 0
     return pd.read_csv(path, **options) if has_text else pd.DataFrame()
 
 
-def _read_profile(folder: Path, totals: dict[str, Any]) -> Profile | None:
-    """The profile in `folder`; None if it holds no cost curves."""
-    passes, work = _read_csv(folder / "cost_curves.csv"), _read_csv(folder / SUMMARY)
+def _read_profile(folder: Path, work: pd.DataFrame, totals: dict[str, Any]) -> Profile | None:
+    """The profile in `folder`, whose summary.csv is `work`; None if it holds no cost curves."""
+    passes = _read_csv(folder / "cost_curves.csv")
     if passes.empty:
         return None
     if "relative_cost" in work:
@@ -372,21 +354,14 @@ def _read_profile(folder: Path, totals: dict[str, Any]) -> Profile | None:
     return Profile(passes, limits=totals.get("ceilings") or {}, **others)
 
 
-def _read_training(folder: Path) -> pd.DataFrame:
-    """The CSV file with a column `val_acceptance_1`: one row per validation, sorted by `step`."""
-    for path in sorted(folder.glob("*.csv")):
-        columns = pd.read_csv(path, nrows=0).columns if path.stat().st_size else []
-        if "step" in columns and "val_acceptance_1" in columns:
-            rows = pd.read_csv(path).dropna(subset=["val_acceptance_1"])
-            return rows.sort_values("step", ignore_index=True)
-    return pd.DataFrame()
+def _training(table: pd.DataFrame) -> pd.DataFrame:
+    """The validations of a training, by step, if `table` is the summary of one."""
+    if "val_acceptance_1" not in table:
+        return pd.DataFrame()
+    return table.dropna(subset=["val_acceptance_1"]).sort_values("step", ignore_index=True)
 
 
 def acceptance_columns(training: pd.DataFrame) -> list[str]:
     """Columns of held-out conditional acceptance, in the order of their depth."""
-    found = {
-        int(match.group(1)): str(column)
-        for column in training.columns
-        if (match := _DEPTH.fullmatch(str(column)))
-    }
-    return [found[depth] for depth in sorted(found)]
+    depths = training.columns.str.extract(r"^val_acceptance_(\d+)$")[0].dropna().astype(int)
+    return [f"val_acceptance_{depth}" for depth in sorted(depths)]

@@ -23,10 +23,10 @@ from eagle_lab.reports.acceptance import (
     has_confidences,
     tokens_per_cycle,
 )
-from eagle_lab.reports.draw import Plot
-from eagle_lab.reports.figures import plot, styles_of
+from eagle_lab.reports.draw import Plot, styles_of
+from eagle_lab.reports.figures import plot
 from eagle_lab.reports.frames import label_rows, main_rows, tidy, with_labels
-from eagle_lab.reports.load import TAU, Run, Sweep, acceptance_columns
+from eagle_lab.reports.load import Run, Sweep
 from eagle_lab.reports.sweeps import Grid, grids, headline_rows
 from eagle_lab.reports.tables import Table
 
@@ -194,7 +194,7 @@ def training(data: Data) -> Section:
     """The curve of a training."""
     assert data.run is not None
     rows = data.run.training
-    table = tables.training_table(rows, acceptance_columns(rows), TAU if TAU in rows else None)
+    table = tables.training_table(rows)
     return section("Training", [plot("training", rows)], [table], folded=True)
 
 

@@ -27,6 +27,7 @@ from eagle_lab.columns import (
 )
 from eagle_lab.files import write_text
 from eagle_lab.reports.frames import TREE, has_values, says_false
+from eagle_lab.reports.load import TAU, acceptance_columns
 from eagle_lab.reports.sweeps import Grid
 
 _LATEX = str.maketrans({
@@ -100,10 +101,6 @@ class Table:
     numeric: frozenset[str] = field(default_factory=frozenset)
     best: frozenset[int] = field(default_factory=frozenset)
 
-    def to_csv(self) -> str:
-        """The raw numbers as CSV."""
-        return self.raw.to_csv(index=False)
-
     def to_markdown(self) -> str:
         """Heading, note and pipe table; numbers to the right, the marked rows in bold."""
         rules = ["---:" if column in self.numeric else "---" for column in self.shown]
@@ -130,7 +127,7 @@ class Table:
 
     def save(self, folder: Path) -> None:
         """Write NAME.csv, NAME.md and NAME.tex into `folder`."""
-        write_text(folder / f"{self.name}.csv", self.to_csv())
+        write_text(folder / f"{self.name}.csv", self.raw.to_csv(index=False))
         write_text(folder / f"{self.name}.md", self.to_markdown())
         write_text(folder / f"{self.name}.tex", self.to_latex())
 
@@ -241,17 +238,8 @@ def category_table(by_category: pd.DataFrame) -> Table:
 
 
 def divergence_table(divergences: pd.DataFrame, noise: float | None = None) -> Table:
-    """First differences from vanilla's greedy output, ties included, as the bench judged them.
-
-    Args:
-        divergences: `Run.divergences`.
-        noise: how much the target's logits vary with the size of a pass, if measured.
-    """
-    note = (
-        ""
-        if noise is None
-        else f"The target's logits vary by up to {noise:.1e} with a pass's size."
-    )
+    """First differences from vanilla's greedy output; `noise` is that of the target's logits."""
+    note = f"The target's logits vary by up to {noise:.1e} with a pass's size." if noise else ""
     return column_table("divergences", "Divergences from vanilla", divergences, DIVERGENCES, note)
 
 
@@ -273,12 +261,14 @@ def infeasible_table(grid: Grid) -> Table:
     return column_table(f"infeasible{grid.suffix}", f"{grid.title}: infeasible", rows, columns)
 
 
-def training_table(training: pd.DataFrame, depths: list[str], tau: str | None) -> Table:
+def training_table(training: pd.DataFrame) -> Table:
     """Held-out acceptance by depth and expected tokens per cycle at each validation."""
+    depths = acceptance_columns(training)
     columns = [Column("step", decimals=0)]
     columns += [Column(name, f"depth {depth}", "", 3) for depth, name in enumerate(depths, 1)]
-    columns += [Column(tau, "expected τ", "of a chain", 2)] if tau else []
-    best = training[tau or depths[0]] == training[tau or depths[0]].max()
+    columns.append(Column(TAU, "expected τ", "of a chain", 2))
+    by = training[TAU if TAU in training else depths[0]]
+    best = by == by.max()
     note = "Conditional acceptance on held-out conversations, teacher-forced."
     return column_table("training", "Training", training, columns, note, best)
 
@@ -286,13 +276,9 @@ def training_table(training: pd.DataFrame, depths: list[str], tau: str | None) -
 def limits_table(limits: Mapping[str, float]) -> Table:
     """What the machine reached at most: memory reads and matrix products."""
     rows = pd.DataFrame({"limit": list(limits), "per_second": list(limits.values())})
-    reads = rows["limit"] == "read"
-    giga = rows["per_second"].astype(float) / 1e9
-    shown = rows.assign(
-        limit=(rows["limit"].astype(str) + " products").mask(reads, "memory reads"),
-        gigabytes=giga.where(reads),
-        gigaflops=giga.mask(reads),
-    )
+    reads, giga = rows["limit"] == "read", rows["per_second"].astype(float) / 1e9
+    names = (rows["limit"].astype(str) + " products").mask(reads, "memory reads")
+    shown = rows.assign(limit=names, gigabytes=giga.where(reads), gigaflops=giga.mask(reads))
     columns = (Column("limit"), Column("gigabytes", "GB/s", "", 1), *pick(WORK, "gigaflops"))
     return column_table("limits", "Limits of the machine", shown, columns)
 

@@ -11,17 +11,16 @@ from eagle_lab.reports.acceptance import (
     acceptance_by_depth,
     accepted_histogram,
     cycles,
-    emitted_lengths,
     tokens_per_cycle,
 )
 from eagle_lab.reports.frames import summarize_generations
 
 
-def generation(accepted: list[int], emitted: list[int] | None, question: int = 1, **more: object):
-    num_tokens = 1 + sum(emitted if emitted is not None else [n + 1 for n in accepted])
+def generation(accepted: list[int], emitted: list[int], question: int = 1, **more: object):
     row = {
         "label": "chain", "method": "chain", "question_id": question, "turn": 1, "repeat": 1,
-        "tokens": [0] * num_tokens, "accepted_lengths": accepted, "emitted_lengths": emitted,
+        "tokens": [0] * (1 + sum(emitted)),
+        "accepted_lengths": accepted, "emitted_lengths": emitted,
     }  # fmt: skip
     return row | more
 
@@ -110,16 +109,6 @@ def test_a_depth_that_few_questions_reach_has_no_interval():
     for end in ("low", "high"):
         assert found[f"conditional_{end}"].isna().tolist() == [False, False, True]
         assert found[f"cumulative_{end}"].notna().all()
-
-
-@pytest.mark.parametrize(("num_tokens", "last"), [(9, 2), (8, 1)])
-def test_emitted_lengths_follow_from_the_token_count(num_tokens: int, last: int):
-    row = pd.Series(generation([2, 2, 1], None) | {"tokens": [0] * num_tokens})
-    assert emitted_lengths(row) == [3, 3, last]
-
-
-def test_emitted_lengths_of_an_answer_that_the_prefill_ended():
-    assert emitted_lengths(pd.Series(generation([], None))) == []
 
 
 def test_histogram_and_means_per_cycle():

@@ -16,7 +16,7 @@ from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
 from eagle_lab.reports import describe, load_run, load_sweep
-from eagle_lab.reports.draw import METHODS, Plot, ink_on, label_styles, method_style
+from eagle_lab.reports.draw import METHODS, Plot, ink_on, method_style, styles_of
 from eagle_lab.reports.figures import FIGURES, plot
 from eagle_lab.reports.sweeps import grids
 from tests.reports.fake_run import BENCH, FakeMethod, write_bench, write_config, write_profile
@@ -131,6 +131,7 @@ def test_batch_sizes_have_their_figure(batch_root: Path):
 
 def test_without_timing_there_is_no_timing_figure(tmp_path: Path):
     run = load_run(write_bench(tmp_path / "run", timing=False))
+    assert not run.timed
     assert set(describe(run).plots) == {
         "tau_by_method", "acceptance_by_depth", "accepted_length", "categories_tau",
     }  # fmt: skip
@@ -226,11 +227,12 @@ def test_a_method_has_one_colour_everywhere():
     assert method_style("eagle_dynamic") is METHODS["eagle_dynamic"]
     assert method_style("eagle_dynamic_mine") is METHODS["eagle_dynamic"]
     assert method_style("something new") == method_style("something new")
-    styles = label_styles(["a, T = 0", "a, T = 1"], ["vanilla", "vanilla"])
+    rows = pd.DataFrame({"label": ["a, T = 0", "a, T = 1"], "method": "vanilla"})
+    styles = styles_of(rows)
     assert styles["a, T = 0"].color == METHODS["vanilla"].color
     assert styles["a, T = 1"].color != METHODS["vanilla"].color
-    namesakes = label_styles(["fresh", "shipped"], ["eagle_chain", "eagle_chain_shipped"])
-    assert namesakes["fresh"].color != namesakes["shipped"].color
+    namesakes = styles_of(rows.assign(method=["eagle_chain", "eagle_chain_shipped"]))
+    assert len({style.color for style in namesakes.values()}) == 2
     looks = [(style.color, style.marker) for style in METHODS.values()]
     assert len(set(looks)) == len(looks)
 

@@ -82,11 +82,6 @@ def test_the_page_loads_nothing(bench_page: Page):
                 assert value.startswith(("data:image/png;base64,", "#")), value
 
 
-def test_the_page_is_readable_in_light_and_dark(bench_page: Page):
-    assert "prefers-color-scheme: dark" in bench_page.source
-    assert bench_page.values("meta", "content").count("light dark") == 1
-
-
 def test_markdown_and_csv_hold_the_numbers(bench_page: Page, bench_run: Path):
     text = (bench_run / "report.md").read_text("utf-8")
     assert "eagle_dynamic" in text
@@ -105,10 +100,6 @@ def test_an_unfinished_run_shows_what_is_there(tmp_path: Path):
     assert Page(make_report(folder)).values("p", "role") == ["alert"]
     assert (folder / "figures" / "tau_by_method.png").is_file()
     assert not (folder / "figures" / "speedup_by_method.png").exists()
-
-
-def test_a_finished_run_has_no_warning(bench_page: Page):
-    assert not bench_page.values("p", "role")
 
 
 def test_an_untimed_run_shows_no_times(tmp_path: Path):

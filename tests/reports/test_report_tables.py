@@ -71,7 +71,7 @@ def test_remarks():
     assert plain == "" and len(set(told)) == 3 and all(told)
 
 
-def test_markdown_and_csv():
+def test_markdown():
     raw = pd.DataFrame({"name": ["a|b"], "value": [1.5]})
     table = make_table(
         "t", "Title", raw, {"name": raw["name"], "value": pd.Series(["1.50"])}, "Note."
@@ -79,7 +79,6 @@ def test_markdown_and_csv():
     assert table.to_markdown() == (
         "## Title\n\nNote.\n\n| name | value |\n| --- | ---: |\n| a\\|b | 1.50 |\n"
     )
-    assert table.to_csv() == "name,value\na|b,1.5\n"
 
 
 def test_latex_escapes_and_keeps_a_leading_bracket():
