@@ -127,11 +127,11 @@ def intervals(
 
 def accepted_histogram(cycle_rows: pd.DataFrame) -> pd.DataFrame:
     """Share of cycles by number of accepted draft tokens: label, accepted, cycles, share."""
-    counted = cycle_rows.groupby(["label", "accepted"]).size().rename("cycles").reset_index()
+    counted = (
+        cycle_rows.groupby(["label", "accepted"], sort=False).size().reset_index(name="cycles")
+    )
     shares = counted["cycles"] / counted.groupby("label")["cycles"].transform("sum")
-    order = {label: rank for rank, label in enumerate(cycle_rows["label"].unique())}
-    counted = counted.assign(share=shares, rank=counted["label"].map(order))
-    return counted.sort_values(["rank", "accepted"], ignore_index=True).drop(columns="rank")
+    return counted.assign(share=shares)
 
 
 def tokens_per_cycle(generations: pd.DataFrame, cycle_rows: pd.DataFrame) -> pd.DataFrame:

@@ -26,19 +26,18 @@ _MEASURES = {column.key: column for column in pick(SUMMARY, "speedup", "tau_micr
 def setting(rows: pd.DataFrame, config: dict[str, Any], provenance: dict[str, Any]) -> str:
     """`Measured: n = 16 questions, T = 0, batch 1; target smollm2_135m; float32 on cpu (AMD)`."""
     target = config.get("target") or {}
-    name = target.get("name") or target.get("kind") if isinstance(target, dict) else target
+    name = target.get("name") or target.get("kind")
     device = provenance.get("device") or config.get("device")
     processor = provenance.get("device_name")
     dtype = provenance.get("dtype") or config.get("dtype")
-    infeasible = int(rows["infeasible"].sum())
-    parts = [
-        conditions(rows) if len(rows) else "",
-        f"{(rows['method'] != 'vanilla').sum()} settings, {infeasible} infeasible"
-        if infeasible
-        else "",
-        f"target {name}" if name else "",
-        f"{dtype or ''} on {device}{f' ({processor})' if processor else ''}" if device else "",
-    ]
+    parts = [conditions(rows)]
+    if num_infeasible := int(rows["infeasible"].sum()):
+        num_settings = (rows["method"] != "vanilla").sum()
+        parts.append(f"{num_settings} settings, {num_infeasible} infeasible")
+    if name:
+        parts.append(f"target {name}")
+    if device:
+        parts.append(f"{dtype or ''} on {device}{f' ({processor})' if processor else ''}")
     return f"Measured: {'; '.join(filter(None, parts))}"
 
 

@@ -82,11 +82,11 @@ class Run:
 
     path: Path
     finished: bool
-    generations: pd.DataFrame
-    summary: pd.DataFrame
-    by_category: pd.DataFrame
-    divergences: pd.DataFrame
-    training: pd.DataFrame
+    generations: pd.DataFrame = field(default_factory=pd.DataFrame)
+    summary: pd.DataFrame = field(default_factory=pd.DataFrame)
+    by_category: pd.DataFrame = field(default_factory=pd.DataFrame)
+    divergences: pd.DataFrame = field(default_factory=pd.DataFrame)
+    training: pd.DataFrame = field(default_factory=pd.DataFrame)
     profile: Profile | None = None
     totals: dict[str, Any] = field(default_factory=dict)
     provenance: dict[str, Any] = field(default_factory=dict)

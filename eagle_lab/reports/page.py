@@ -66,11 +66,11 @@ def join_reports(root: Path, title: str, runs: Mapping[str, Path]) -> Path:
 
 def _renamed(section: Section, name: str) -> Section:
     prefix = name.replace("/", "_")
-    return Section(
-        f"{name}: {section.title}",
-        [replace(plot, name=f"{prefix}_{plot.name}") for plot in section.plots],
-        [replace(table, name=f"{prefix}_{table.name}") for table in section.tables],
-        section.folded,
+    return replace(
+        section,
+        title=f"{name}: {section.title}",
+        plots=[replace(plot, name=f"{prefix}_{plot.name}") for plot in section.plots],
+        tables=[replace(table, name=f"{prefix}_{table.name}") for table in section.tables],
     )
 
 

@@ -80,7 +80,7 @@ class Data:
 
     def __init__(self, results: Run | Sweep) -> None:
         self.results = results
-        self.run = results if isinstance(results, Run) else None
+        self.run = results if isinstance(results, Run) else Run(results.path, results.finished)
         table = results.summary if isinstance(results, Run) else results.table
         self.table = tidy(table) if table.empty else table
 
@@ -93,7 +93,7 @@ class Data:
     def listed(self) -> pd.DataFrame:
         """Rows of the table of methods: of a run with the best of every grid, of a sweep with what
         is in none."""
-        if self.run is not None or not self.grids:
+        if isinstance(self.results, Run) or not self.grids:
             return label_rows(headline_rows(self.table))
         rows = self.table.drop(index=[index for grid in self.grids for index in grid.rows.index])
         return label_rows(rows[rows["method"] != "vanilla"])
@@ -107,7 +107,7 @@ class Data:
     @cached_property
     def generations(self) -> pd.DataFrame:
         """Generations of `rows`."""
-        return with_labels(pd.DataFrame() if self.run is None else self.run.generations, self.rows)
+        return with_labels(self.run.generations, self.rows)
 
     @cached_property
     def cycles(self) -> pd.DataFrame:
@@ -143,7 +143,6 @@ def tree_sizes(data: Data) -> Section:
 
 def acceptance(data: Data) -> Section:
     """How far drafts are accepted."""
-    assert data.run is not None
     rows = data.rows
     drafting = rows[(rows["drafted_per_cycle"].fillna(1) > 0) & (rows["method"] != "vanilla")]
     depths = {str(row.label): int(row.depth) for row in rows.dropna(subset=["depth"]).itertuples()}
@@ -159,7 +158,6 @@ def acceptance(data: Data) -> Section:
 
 def confidence(data: Data) -> Section:
     """How far the drafters' confidence is from acceptance."""
-    assert data.run is not None
     bins = calibration(data.generations, seed=data.run.seed)
     shown = [tables.plain_table("calibration", bins)]
     return section("Calibration", [plot("calibration", bins)], shown, folded=True)
@@ -168,7 +166,7 @@ def confidence(data: Data) -> Section:
 def time(data: Data) -> Section:
     """Where the time of a cycle goes, and what batches change."""
     found = [plot("throughput_by_batch", data.table, data.table)]
-    if data.run is None:
+    if isinstance(data.results, Sweep):
         return section("Time", found)
     costs = tables.cost_table(data.rows, tokens_per_cycle(data.generations, data.cycles))
     return section("Time", [plot("time_split", data.rows, data.rows), *found], [costs])
@@ -176,7 +174,6 @@ def time(data: Data) -> Section:
 
 def categories(data: Data) -> Section:
     """τ and speedup by category of the questions."""
-    assert data.run is not None
     conditions = data.rows[["temperature", "batch_size"]].iloc[0].to_dict()
     rows = with_labels(data.run.by_category.assign(**conditions), data.rows)
     found = [plot(name, rows, rows) for name in ("categories_tau", "categories_speedup")]
@@ -185,14 +182,12 @@ def categories(data: Data) -> Section:
 
 def exactness(data: Data) -> Section:
     """Where greedy output leaves vanilla's."""
-    assert data.run is not None
     noise = (data.run.totals.get("logit_noise") or {}).get("max_difference")
     return section("Exactness", [], [tables.divergence_table(data.run.divergences, noise)])
 
 
 def training(data: Data) -> Section:
     """The curve of a training."""
-    assert data.run is not None
     rows = data.run.training
     table = tables.training_table(rows)
     return section("Training", [plot("training", rows)], [table], folded=True)
@@ -200,7 +195,7 @@ def training(data: Data) -> Section:
 
 def passes(data: Data) -> Section:
     """What passes, cycles and speedups a profile found."""
-    profile = data.run.profile if data.run is not None else None
+    profile = data.run.profile
     assert profile is not None
     names = ("cost_curves", "relative_cost")
     found = [*(plot(name, profile) for name in names), plot("crossover", profile.crossover)]
@@ -222,10 +217,10 @@ SECTIONS: tuple[tuple[Condition, Callable[[Data], Section]], ...] = (
     (lambda data: not data.generations.empty, acceptance),
     (lambda data: has_confidences(data.generations), confidence),
     (lambda data: not data.table.empty, time),
-    (lambda data: data.run is not None and not data.run.by_category.empty, categories),
-    (lambda data: data.run is not None and not data.run.divergences.empty, exactness),
-    (lambda data: data.run is not None and not data.run.training.empty, training),
-    (lambda data: data.run is not None and data.run.profile is not None, passes),
+    (lambda data: not data.run.by_category.empty, categories),
+    (lambda data: not data.run.divergences.empty, exactness),
+    (lambda data: not data.run.training.empty, training),
+    (lambda data: data.run.profile is not None, passes),
 )
 
 
@@ -252,9 +247,7 @@ def _findings(data: Data) -> Iterable[str]:
     if not data.table.empty:
         yield from findings.contest(data.table, data.rows)
         yield from findings.drift(data.table)
-    if data.run is None:
-        return
-    if not data.table.empty:
+    if isinstance(data.results, Run) and not data.table.empty:
         yield from findings.exactness(data.listed, data.run.divergences)
     if has_confidences(data.generations):
         yield from findings.calibrated(data.generations, data.run.seed)

@@ -7,7 +7,7 @@ left out of what is shown, so an untimed run has no timing columns.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -220,18 +220,13 @@ def cost_table(summary: pd.DataFrame, per_cycle: pd.DataFrame) -> Table:
 
 def category_table(by_category: pd.DataFrame) -> Table:
     """One row per method, one column per category: τ, and the speedup where timed."""
-    tau, speedup = pick(SUMMARY, "tau_micro", "speedup")
-    cells = by_category.assign(
-        cell=[
-            f"{tau.number(row['tau_micro'])} / {speedup.number(row['speedup'])}{speedup.unit}"
-            if pd.notna(row["speedup"])
-            else tau.text({"tau_micro": row["tau_micro"]})
-            for row in by_category.to_dict("records")
-        ]
-    )
-    plane = cells.pivot_table(
+    shown = [replace(column, ends=None) for column in pick(SUMMARY, "tau_micro", "speedup")]
+    rows = by_category.to_dict("records")
+    texts = [" / ".join(filter(None, (column.text(row) for column in shown))) for row in rows]
+    plane = by_category.assign(cell=texts).pivot_table(
         index="label", columns="category", values="cell", aggfunc="first", sort=False
-    ).fillna("")
+    )
+    plane = plane.fillna("")
     columns = {"method": plane.index.to_series(), **{str(name): plane[name] for name in plane}}
     note = "τ / speedup." if has_values(by_category, "speedup") else "τ."
     return make_table("categories", "Categories", by_category, columns, note)

@@ -188,10 +188,9 @@ def status(claim: Claim, lines: pd.DataFrame) -> str:
         return "not measured yet"
     settings = set(places(claim, claim.expected))
     done = set(places(claim, claim.measured).dropna())
-    partly = len(done) < len(settings)
-    measured = (
-        f"partly measured ({len(done)} of {len(settings)} settings)" if partly else "measured"
-    )
+    measured = "measured"
+    if len(done) < len(settings):
+        measured = f"partly measured ({len(done)} of {len(settings)} settings)"
     held = lines["within_tolerance"].dropna()
     if held.empty:
         return measured
@@ -240,14 +239,15 @@ def write_claim(claim: Claim, folder: Path) -> list[Path]:
     """Write NAME.md, NAME.csv and NAME.tex into `folder`; return their paths."""
     lines = compare(claim)
     numbers = lines.drop(columns="place").dropna(axis=1, how="all")
+    latex = "\n".join(table.to_latex() for table in claim_tables(claim, lines))
     contents = {
-        "md": claim_markdown(claim),
-        "csv": numbers.to_csv(index=False, float_format=NUMBER),
-        "tex": "\n".join(table.to_latex() for table in claim_tables(claim, lines)),
+        folder / f"{claim.name}.md": claim_markdown(claim),
+        folder / f"{claim.name}.csv": numbers.to_csv(index=False, float_format=NUMBER),
+        folder / f"{claim.name}.tex": latex,
     }
-    for suffix, content in contents.items():
-        write_text(folder / f"{claim.name}.{suffix}", content)
-    return [folder / f"{claim.name}.{suffix}" for suffix in contents]
+    for path, content in contents.items():
+        write_text(path, content)
+    return list(contents)
 
 
 def index(claims: Sequence[Claim]) -> str:
@@ -266,11 +266,10 @@ def _row(claim: Claim, makers: dict[str, str]) -> dict[str, Any]:
     for run in dict.fromkeys([*runs, *named]):
         if makers.get(run, claim.name) != claim.name:
             elsewhere.setdefault(makers[run], []).append(run)
-    expected, measured = _first_numbers(claim, lines)
     return {
         "claim": claim,
-        "expected": expected,
-        "measured": measured,
+        "expected": _first_number(claim, lines, "expected"),
+        "measured": _first_number(claim, lines, "measured"),
         "status": status(claim, lines),
         "hardware": hardware(claim) or NOTHING,
         "runs": runs,
@@ -278,24 +277,15 @@ def _row(claim: Claim, makers: dict[str, str]) -> dict[str, Any]:
     }
 
 
-def _first_numbers(claim: Claim, lines: pd.DataFrame) -> tuple[str, str]:
-    """What is expected and measured of the claim's first quantity at its first setting."""
-    first = lines[
-        (lines[["quantity", "place"]] == lines[["quantity", "place"]].iloc[0]).all(axis=1)
-    ]
-    expected = [
-        _named(line, expected_text(claim, line))
-        for _, line in first.dropna(subset=["expected"]).head(1).iterrows()
-    ]
-    measured = [
-        _named(line, ", mean over turns ".join(filter(None, (POOLED.text(line), _measured(line)))))
-        for _, line in first.dropna(subset=["measured"]).head(1).iterrows()
-    ]
-    return "".join(expected) or NOTHING, "".join(measured) or NOTHING
-
-
-def _named(line: pd.Series, value: str) -> str:
-    """`speedup 2.90× (vicuna-7b)`."""
+def _first_number(claim: Claim, lines: pd.DataFrame, column: str) -> str:
+    """`speedup 2.90× (vicuna-7b)`: `column` of the first quantity at the first setting."""
+    keys = lines[["quantity", "place"]]
+    found = lines[(keys == keys.iloc[0]).all(axis=1) & lines[column].notna()]
+    if found.empty:
+        return NOTHING
+    line = found.iloc[0]
+    means = ", mean over turns ".join(filter(None, (POOLED.text(line), _measured(line))))
+    value = expected_text(claim, line) if column == "expected" else means
     target = f" ({line['target']})" if pd.notna(line["target"]) else ""
     return f"{QUANTITIES[line['quantity']].title} {value}{target}"
 

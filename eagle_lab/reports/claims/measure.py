@@ -227,9 +227,7 @@ def publishable(provenance: dict[str, Any]) -> dict[str, Any]:
             {name: start[name] for name in ("start", "git_commit", "git_dirty") if name in start}
             for start in provenance["resumed"]
         ]
-    cleaned = without_paths(kept)
-    assert isinstance(cleaned, dict)
-    return cleaned
+    return {name: without_paths(item) for name, item in kept.items()}
 
 
 def without_paths(value: Any) -> Any:
