@@ -29,7 +29,7 @@ def choose(value: str, allowed: Iterable[str], what: str) -> str:
 
 
 class Infeasible(UserError):
-    """A setting that cannot be, such as a tree with fewer candidates than nodes to keep.
+    """An infeasible setting, such as a tree with fewer candidates than nodes to keep.
 
     A sweep reports it as a row of its own instead of stopping.
     """

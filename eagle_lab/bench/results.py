@@ -209,8 +209,8 @@ class BenchResults:
     """Tables of a bench, rows as dictionaries.
 
     Attributes:
-        summary: one row per method and setting (`metrics.COLUMNS`).
-        by_category: one row per method, setting and category (`metrics.CATEGORY_COLUMNS`).
+        summary: one row per method and setting (`columns.SUMMARY`).
+        by_category: one row per method, setting and category (`columns.CATEGORIES`).
         divergences: first divergences from vanilla, ties included
             (`matching.DIVERGENCE_COLUMNS`).
         noise: how much the target's logits depend on the size of a pass; None when sampling

@@ -35,7 +35,7 @@ VerifyCost = Callable[[int], float]
 
 
 def expected_tokens_per_cycle(acceptance_rate: float, num_draft_tokens: int) -> float:
-    """Expected tokens one cycle emits, the target's own included (Leviathan, equation 1).
+    """Expected tokens one cycle emits, the bonus token included (Leviathan, equation 1).
 
     (1 - alpha^(gamma + 1)) / (1 - alpha) for a chain of gamma tokens whose acceptances are
     independent and equally likely. alpha 0.7, gamma 4 gives 2.7731.
@@ -285,14 +285,14 @@ def judged_lengths(recorded: object, accepted: Sequence[int], emitted: Sequence[
 
 
 def cut_cycles(accepted: Sequence[int], emitted: Sequence[int]) -> list[bool]:
-    """Which cycles the end of the text or the length limit cut: no token of the target's own."""
+    """Which cycles the end of the text or the length limit cut: no bonus token."""
     return [new <= kept for kept, new in zip(accepted, emitted, strict=True)]
 
 
 def check_counts(row: Row) -> None:
     """Raise ValueError unless a row's tokens are those its prefill and its cycles emitted.
 
-    A cycle emits its accepted tokens and the target's own one, or, cut by EOS or the length
+    A cycle emits its accepted tokens and the bonus token, or, cut by EOS or the length
     limit, its accepted tokens alone.
     """
     emitted, accepted = row["emitted_lengths"], row["accepted_lengths"]

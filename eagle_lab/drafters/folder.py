@@ -99,5 +99,10 @@ def shipped_for(fingerprint: str) -> Path | None:
 
 
 def shown_name(folder: Path) -> str:
-    """How tables name a drafter: by its path as given; one of the package's by its name."""
-    return folder.name if folder.parent == SHIPPED_DRAFTERS else str(folder)
+    """How tables name a drafter, and `drafter_folder` finds it: by its path as given; one of the
+    package's by its name.
+    """
+    shipped = shipped_drafters()
+    if folder.name in shipped and folder.parent == SHIPPED_DRAFTERS:
+        return folder.name
+    return f"./{folder}" if str(folder) in shipped else str(folder)

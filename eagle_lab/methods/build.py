@@ -73,7 +73,7 @@ class Method:
             the candidates that a pass verifies.
         context_length: most tokens of a text that what drafts or decodes can read; None where only
             the target's own context counts.
-        infeasible: why the setting cannot be, None if it can.
+        infeasible: why the setting is infeasible, None if it is not.
     """
 
     name: str
@@ -240,10 +240,10 @@ class MethodBuilder:
         return methods
 
     def build(self, name: str, settings: Mapping[str, Any]) -> Method:
-        """One method; a setting that cannot be gives a method with `infeasible` set.
+        """One method; an infeasible setting gives a method with `infeasible` set.
 
         Raises:
-            UserError: unknown method, unknown setting, or a value of a wrong type.
+            UserError: unknown method, unknown or missing setting, or a value of a wrong type.
             Missing: a drafter, draft model or package that is not there.
         """
         if "_target_" not in settings:
@@ -256,10 +256,17 @@ class MethodBuilder:
             if not key.startswith("_") and key != "drafter"
         }
         parameters = inspect.signature(method_class, eval_str=True).parameters
-        own = [key for key in parameters if key not in ("target", "drafter")]
+        own = [
+            key
+            for key, parameter in parameters.items()
+            if key not in ("target", "drafter") and not parameter.kind.name.startswith("VAR_")
+        ]
         for key, value in arguments.items():
             choose(key, own, f"setting of method.{name}")
             _check_type(f"method.{name}.{key}", value, parameters[key].annotation)
+        for key in own:
+            if key not in arguments and parameters[key].default is inspect.Parameter.empty:
+                raise UserError(f"method.{name}.{key} must be given: method.{name}.{key}=VALUE")
         if "target" in parameters:
             arguments["target"] = self.target
         path, matches = None, None

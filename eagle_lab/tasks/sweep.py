@@ -66,7 +66,7 @@ def grid_methods(
 ) -> list[Method]:
     """Vanilla and the other `entries` once, then `grid["method"]` at every size.
 
-    Sizes that cannot be are infeasible methods.
+    A size that is infeasible is an infeasible method.
 
     Args:
         builder: for the target at hand.

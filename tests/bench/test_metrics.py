@@ -54,7 +54,7 @@ def test_vanilla_has_a_tau_of_one_and_a_speedup_of_one_exactly():
 
 
 def test_the_last_cycle_counts_with_what_it_emitted():
-    """Four accepted, but the limit leaves room for three: no token of the target's own."""
+    """Four accepted, but the limit leaves room for three: no bonus token."""
     cut = row(1, [4, 3], [5, 3])
     check_counts(cut)
     assert tau_of(cut) == 4.0

@@ -66,6 +66,7 @@ def test_a_name_is_the_packages_and_anything_else_a_folder(
 def test_tables_name_the_packages_own_without_its_path(own: Path) -> None:
     assert shown_name(own) == "fake_eagle1"
     assert shown_name(Path("runs/train/drafter")) == "runs/train/drafter"
+    assert shown_name(Path("./fake_eagle1")) == "./fake_eagle1"
 
 
 @pytest.mark.parametrize("folder", FIT, ids=lambda folder: folder.name)

@@ -215,3 +215,9 @@ def test_what_cannot_be_is_one_line(target: Target) -> None:
     lonely.vocab_size = 0
     with pytest.raises(UserError, match="'lonely'"):
         Universal(target, draft_model=lonely)
+
+
+def test_a_setting_without_a_default_must_be_given(target: Target) -> None:
+    settings = {"_target_": "eagle_lab.methods.eagle_trees.EagleDynamic", "depth": 2, "width": 2}
+    with pytest.raises(UserError, match=r"method\.mine\.num_nodes"):
+        MethodBuilder(target).build("mine", settings)

@@ -1,6 +1,6 @@
 """Flash kernels for the committed prefix, on CUDA: attention that also tells its log-sum-exp.
 
-Two sources, each one function in the form of `split_attention.prefix_part`:
+Two sources, each one function in the form of `attention.prefix_part`:
 
 - the package flash-attn, if it is installed (the extra `flash`): soft-caps, and long prefixes
   split over the chip;
