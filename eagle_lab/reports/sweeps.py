@@ -26,7 +26,6 @@ class Grid:
             batch; NaN where untimed.
     """
 
-    method: str
     rows: pd.DataFrame
     title: str
     suffix: str
@@ -78,7 +77,7 @@ def grids(table: pd.DataFrame) -> list[Grid]:
                 suffix += f"_batch{batch_size:g}_T{temperature:g}"
             alike = vanilla.merge(group[CONDITIONS].drop_duplicates(), on=CONDITIONS)
             vanilla_ms = float(cycle_ms(alike).mean())
-            found.append(Grid(method, group, title, suffix, vanilla_ms))
+            found.append(Grid(group, title, suffix, vanilla_ms))
     return found
 
 
