@@ -8,6 +8,7 @@ HYDRA_FULL_ERROR=1 shows tracebacks.
 from __future__ import annotations
 
 import importlib
+import itertools
 import os
 import sys
 import warnings
@@ -131,7 +132,7 @@ def _is_override(word: str) -> bool:
 def _own_folders(arguments: list[str]) -> list[Path]:
     """Folders given by --config-dir."""
     flags = ("--config-dir", "-cd")
-    pairs = zip(arguments, [*arguments[1:], ""], strict=True)
+    pairs = itertools.pairwise([*arguments, ""])
     following = [value for word, value in pairs if word in flags]
     joined = [word.partition("=")[2] for word in arguments if word.startswith("--config-dir=")]
     return [Path(folder) for folder in following + joined]

@@ -149,6 +149,15 @@ def test_without_an_experiment_all_of_them_are_listed(
     assert all(name in error for name in catalog.options("experiment"))
 
 
+def test_no_argument_at_all_lists_them_too(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["eagle-lab"])
+    assert run.main() == 1
+    assert "quickstart" in capfd.readouterr().err
+
+
 def test_help_lists_experiments_methods_and_targets_with_their_lines(
     main: Main, capfd: pytest.CaptureFixture[str]
 ) -> None:
