@@ -99,12 +99,14 @@ def entries_from(config: DictConfig) -> dict[str, dict[str, Any]]:
 
 
 def settle_sizes(config: DictConfig) -> None:
-    """Put the sizes that suit `config.device` where `config.tree` has `auto`, and say them."""
+    """Put the sizes that suit `config.device` where `config.tree` has `auto`; say those in use."""
     sizes, chosen = sizes_for(choose_device(config.device)), []
+    used = {key for settings in config.method.values() for key in settings}
     for name, size in asdict(sizes).items():
         if config.tree[name] == "auto":
             config.tree[name] = size
-            chosen.append(f"{name} {'of EAGLE-1' if size is None else size}")
+            shown = {"paths": f"of {len(sizes.paths)} nodes" if sizes.paths else "of EAGLE-1"}
+            chosen += [f"{name} {shown.get(name, size)}"] if name in used else []
     if chosen:
         log.info("sizes of drafts that suit the device: %s", ", ".join(chosen))
 
